@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "opreplay/export.h"
+
+namespace opreplay {
+
+/// How autograd sees a call.
+enum class GradMode { kInference, kNoGrad, kGrad };
+
+/// Sets a mode for its lifetime on this thread.
+class OPREPLAY_API GradModeGuard {
+ public:
+  explicit GradModeGuard(GradMode mode);
+  ~GradModeGuard();
+  GradModeGuard(const GradModeGuard&) = delete;
+  GradModeGuard& operator=(const GradModeGuard&) = delete;
+
+ private:
+  struct State;
+  State* state_;
+};
+
+/// An operator with its boxed arguments, ready to be called any number of times.
+class OPREPLAY_API Call {
+ public:
+  /// Throws c10::ValueError if the number of arguments is not the schema's.
+  Call(c10::OperatorHandle op, std::vector<c10::IValue> arguments);
+
+  /// Calls once and returns the outputs. The caller chooses the grad mode.
+  [[nodiscard]] torch::jit::Stack run() const;
+
+  /// Calls n times and drops the outputs. Never synchronises, allocates nothing of its own.
+  void issue(int64_t n);
+
+  [[nodiscard]] const c10::OperatorHandle& op() const noexcept { return op_; }
+  [[nodiscard]] const std::vector<c10::IValue>& arguments() const noexcept { return arguments_; }
+
+  /// Bytes of all distinct storages that the arguments refer to.
+  [[nodiscard]] int64_t argument_bytes() const;
+
+  /// True if the schema says that the operator writes to an argument.
+  [[nodiscard]] bool mutates() const;
+
+  /// Copies with storages of their own, laid into `arena` (uint8 on the CPU; may be undefined) as
+  /// far as they fit. Arguments that share a storage share it in each copy.
+  [[nodiscard]] std::vector<Call> copies(int64_t count, const at::Tensor& arena) const;
+
+  /// Copies the values of the written arguments from `source`, a copy of this call.
+  void restore(const Call& source);
+
+ private:
+  c10::OperatorHandle op_;
+  std::vector<c10::IValue> arguments_;
+  torch::jit::Stack stack_;
+};
+
+}  // namespace opreplay

@@ -1,0 +1,105 @@
+"""The compiled part of opreplay; kept equal to the extension by a test."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+class Parameter:
+    """One argument of an operator's schema."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def type(self) -> str:
+        """Type without alias annotations, for instance ``"Tensor"``, ``"int[]"``, ``"str?"``."""
+    @property
+    def kind(self) -> str:
+        """Base type, optional and list taken off: Tensor, int, float, bool, Scalar, str, ..."""
+    @property
+    def optional(self) -> bool: ...
+    @property
+    def is_list(self) -> bool: ...
+    @property
+    def optional_elements(self) -> bool: ...
+    @property
+    def written(self) -> bool: ...
+    @property
+    def output(self) -> bool: ...
+    @property
+    def has_default(self) -> bool: ...
+    @property
+    def default(self) -> Any: ...
+
+class Operator:
+    """A resolved dispatcher handle and its schema."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def overload(self) -> str: ...
+    @property
+    def schema(self) -> str: ...
+    @property
+    def parameters(self) -> list[Parameter]: ...
+    def has_kernel(self, dispatch_key: str) -> bool:
+        """Whether the dispatcher finds a kernel for a key, for instance ``"CPU"``."""
+
+class OperatorIndex:
+    """All overloads that the dispatcher knows, by operator name."""
+
+    def __init__(self) -> None: ...
+    def overloads(self, name: str) -> list[Operator]: ...
+    def refresh(self) -> None:
+        """Reads the dispatcher again; to be called after a library was loaded."""
+    def __len__(self) -> int: ...
+
+class Call:
+    """An operator with its boxed arguments."""
+
+    def __init__(self, operator: Operator, arguments: Sequence[Any]) -> None: ...
+    def run(self, mode: str = "inference") -> list[Any]:
+        """Runs once; mode is "inference", "no_grad" or "grad". Returns the outputs."""
+    def arguments(self) -> list[Any]: ...
+    def copies(self, count: int, arena: Tensor | None = None) -> list[Call]:
+        """Copies with their own storages, in `arena` (uint8, CPU) as far as they fit."""
+    @property
+    def argument_bytes(self) -> int:
+        """Bytes of all distinct storages that the arguments refer to."""
+    @property
+    def mutates(self) -> bool: ...
+
+class TimingPlan:
+    """How long and how exactly to measure."""
+
+    warmup_ns: int
+    limit_ns: int
+    min_samples: int
+    max_samples: int
+    relative_error: float
+    batch_ns: int
+    max_batch: int
+    mode: str
+    def __init__(self) -> None: ...
+
+class Samples:
+    """Times of one measurement."""
+
+    @property
+    def ns(self) -> list[float]: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def discarded(self) -> int: ...
+    @property
+    def stop_reason(self) -> str: ...
+
+def time_call(call: Call, plan: TimingPlan) -> Samples: ...
+def time_rotated(calls: Sequence[Call], plan: TimingPlan, evict: Tensor | None) -> Samples: ...
+def time_python(fn: Callable[[], object], plan: TimingPlan) -> Samples: ...
+def time_bare_loop(call: Call, iterations: int) -> float: ...
+def empty_call(arguments: int) -> Call: ...
+def timer_ns() -> float: ...
+def fill_random_(tensor: Tensor, seed: int, stream: int = 0) -> None: ...
+
+build_torch_version: str

@@ -1,0 +1,1 @@
+"""Replays operator calls out of PyTorch profiler traces and measures them from a C++ loop."""

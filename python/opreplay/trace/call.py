@@ -1,0 +1,155 @@
+"""What a trace hands on: recorded calls, grouped by signature, and calls that cannot go on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = [
+    "REASONS",
+    "CallGroup",
+    "Reason",
+    "RecordedArgument",
+    "RecordedCall",
+    "RecordedTimes",
+    "Skipped",
+    "signature_of",
+]
+
+Dims = tuple[int, ...] | tuple[tuple[int, ...], ...]
+
+Reason = Literal[
+    "metadata_missing",
+    "operator_unresolved",
+    "schema_mismatch",
+    "argument_lost",
+    "needs_engine_context",
+    "not_an_operator",
+    "collective",
+    "backend_missing",
+    "over_memory_budget",
+    "failed",
+    "crashed",
+    "timed_out",
+    "recipe_failed",
+]
+"""The closed list of reasons why a call has no timing."""
+
+REASONS: tuple[Reason, ...] = (
+    "metadata_missing",
+    "operator_unresolved",
+    "schema_mismatch",
+    "argument_lost",
+    "needs_engine_context",
+    "not_an_operator",
+    "collective",
+    "backend_missing",
+    "over_memory_budget",
+    "failed",
+    "crashed",
+    "timed_out",
+    "recipe_failed",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedArgument:
+    """One input of a call as the profiler wrote it."""
+
+    type: str
+    """The profiler's type name (``"float"``, ``"Scalar"``, ``"TensorList"``); ``""`` if dropped."""
+    dims: Dims
+    """Sizes of a tensor; one tuple of sizes per element for a ``TensorList``; else empty."""
+    strides: Dims | None
+    """Strides in elements, shaped like ``dims``; None where the trace records no strides."""
+    value: str | None
+    """Text of a scalar or scalar list; ``""`` if dropped; None where the trace records no values."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """One operator call of a trace."""
+
+    name: str
+    """Operator name as recorded, for instance ``"aten::mm"``; carries no overload."""
+    arguments: tuple[RecordedArgument, ...] | None
+    """Inputs in schema order; None where the trace records no types or no dims for this call."""
+    start_us: float
+    """Start of the CPU event [microseconds since the trace's own origin]."""
+    duration_us: float
+    """Duration of the CPU event, children included [microseconds]."""
+    self_us: float
+    """Duration of the CPU event without its child operators [microseconds]."""
+    thread: str
+    """Thread id, as text."""
+    external_id: int | None
+    """The profiler's id for this call."""
+    step: str | None
+    """Name of the innermost enclosing user annotation."""
+    parent: str | None
+    """Name of the innermost enclosing operator on the same thread; None for an outermost call."""
+    leaf: bool
+    """True if no other operator ran inside this call."""
+    kernels: tuple[str, ...]
+    """Names of all GPU kernels launched inside the call, child operators included, by start time."""
+    device_us: float | None
+    """Span from the start of the first to the end of the last of those kernels [microseconds]."""
+    device_self_us: float | None
+    """The share of the kernels' time whose innermost operator is this call [microseconds]."""
+    in_graph: bool
+    """True if the call ran while a GPU graph was being captured."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTimes:
+    """Recorded times of a group of identical calls [microseconds]."""
+
+    median: float
+    """Median over the calls."""
+    total: float
+    """Sum over the calls."""
+    self_total: float
+    """Sum over the calls of the time that no child operator owns."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallGroup:
+    """Identical calls of a trace: same operator, types, dims, strides and values."""
+
+    signature: str
+    """Stable hash of the call, equal on every machine; see `signature_of`."""
+    call: RecordedCall
+    """The call with the median recorded time."""
+    count: int
+    """Number of calls in the group."""
+    host: RecordedTimes
+    """Times of the CPU events."""
+    device: RecordedTimes | None
+    """Spans of the kernels launched inside; None where none were."""
+    kernels: tuple[tuple[str, int], ...]
+    """Name and number of the kernels launched by one call (the median call)."""
+    in_graph: bool
+    """True if any call of the group ran under graph capture."""
+    unrecorded: str | None
+    """Set where the trace lacks types or dims for the call: one sentence, with the flag to set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A call that cannot go on, and why."""
+
+    reason: Reason
+    """One of the closed list of reasons."""
+    detail: str
+    """One sentence for the user: what is missing, and the remedy where there is one."""
+
+
+def signature_of(name: str, arguments: tuple[RecordedArgument, ...] | None) -> str:
+    """Returns 16 hex digits that name a call by operator, types, dims, strides and values."""
+    fields = (
+        None if arguments is None else [[a.type, a.dims, a.strides, a.value] for a in arguments]
+    )
+    text = json.dumps([name, fields], separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
