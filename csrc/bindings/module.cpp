@@ -240,6 +240,7 @@ PYBIND11_MODULE(_C, module) {
 
   bind_timing(module);
   module.attr("RESTORE_LIMIT") = kRestoreLimit;
+  module.attr("MAX_EMPTY_ARGUMENTS") = kMaxEmptyArguments;
   module.def("fill_random_",
              &fill_random,
              py::arg("tensor"),
