@@ -70,7 +70,7 @@ def varlen_attention(call: RecipeCall) -> str | None:
     "aten::_fused_sdp_choice",
 )
 def attention_mask(call: RecipeCall) -> str | None:
-    """A mask of bools lets every query see the keys up to its own position, counted from the end."""
+    """A mask of bools shows each query the keys up to its own position, counted from the end."""
     told = None
     for mask in call.present("attn_mask", "attn_bias"):
         if mask.dtype is torch.bool and len(mask.dims) >= 2:

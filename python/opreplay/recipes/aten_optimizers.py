@@ -1,4 +1,4 @@
-"""State of fused optimizers and gradient scaling: steps counted, squares positive, nothing infinite."""
+"""State of fused optimizers and gradient scaling: squares positive, no gradient infinite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sequences of unequal length: batch sizes, lengths and offsets that add up to the rows there are."""
+"""Sequences of unequal length: batch sizes, lengths and offsets that add up to the rows."""
 
 from __future__ import annotations
 
