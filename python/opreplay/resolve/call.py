@@ -37,17 +37,7 @@ class TorchValue:
     text: str
 
 
-Value = (
-    TensorSpec
-    | TorchValue
-    | tuple["Value", ...]
-    | int
-    | float
-    | complex
-    | bool
-    | str
-    | None
-)
+Value = TensorSpec | TorchValue | tuple["Value", ...] | int | float | complex | bool | str | None
 
 
 @dataclass(frozen=True, slots=True)
