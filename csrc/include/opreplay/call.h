@@ -5,6 +5,7 @@
 #include <ATen/core/stack.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "opreplay/export.h"
@@ -24,7 +25,7 @@ class OPREPLAY_API GradModeGuard {
 
  private:
   struct State;
-  State* state_;
+  std::unique_ptr<State> state_;
 };
 
 /// An operator with its boxed arguments, ready to be called any number of times.
@@ -45,14 +46,24 @@ class OPREPLAY_API Call {
   /// Bytes of all distinct storages that the arguments refer to.
   [[nodiscard]] int64_t argument_bytes() const;
 
-  /// True if the schema says that the operator writes to an argument.
-  [[nodiscard]] bool mutates() const;
+  /// True if the schema says that the operator writes to an argument that it also reads: a second
+  /// call then starts from other values than the first.
+  [[nodiscard]] bool updates_arguments() const;
 
-  /// Copies with storages of their own, laid into `arena` (uint8 on the CPU; may be undefined) as
-  /// far as they fit. Arguments that share a storage share it in each copy.
+  /// True if the operator changes sizes, strides or storage of an argument (unsqueeze_, set_).
+  [[nodiscard]] bool changes_metadata() const;
+
+  /// Bytes of the storages of the arguments that the operator updates.
+  [[nodiscard]] int64_t updated_bytes() const;
+
+  /// The same storages behind tensor objects of their own.
+  [[nodiscard]] Call alias() const;
+
+  /// Copies with storages of their own, laid into `arena` (uint8; may be undefined) as far as they
+  /// fit. Arguments that share a storage share it in each copy.
   [[nodiscard]] std::vector<Call> copies(int64_t count, const at::Tensor& arena) const;
 
-  /// Copies the values of the written arguments from `source`, a copy of this call.
+  /// Copies the values of the updated arguments from `source`, a copy of this call.
   void restore(const Call& source);
 
  private:

@@ -1,0 +1,319 @@
+"""Times calls: inputs come in, medians with their spread, floor and stop reason go out."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+
+from opreplay import _C
+
+if TYPE_CHECKING:
+    from opreplay.inputs import Inputs
+    from opreplay.resolve import ResolvedCall
+
+__all__ = [
+    "Stat",
+    "Timing",
+    "TimingOptions",
+    "do_bench",
+    "last_level_cache_bytes",
+    "measure",
+    "time_call",
+    "time_callable",
+]
+
+_MAX_RAW = 1000
+_MAX_ROTATED = 32
+_HOT_SHARE = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class TimingOptions:
+    """How long and how exactly to measure a call."""
+
+    time_s: float = 0.3
+    """Warm-up and samples of a call together take at most this long [seconds]."""
+    relative_error: float = 0.02
+    """Stop once the 95 % interval of the median is this narrow on either side, relative to it."""
+    min_samples: int = 20
+    """No stop for the relative error before this many samples."""
+    grad: bool = False
+    """Record autograd; the default is inference mode."""
+    cold: bool = True
+    """Also time the call with its inputs out of cache."""
+    raw: bool = False
+    """Keep the samples, at most 1,000 of them."""
+
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        if not (self.time_s > 0 and math.isfinite(self.time_s)):
+            raise ValueError(f"time_s must be a positive number of seconds, got {self.time_s = }")
+        if not 0 < self.relative_error < 1:
+            raise ValueError(f"relative_error must be in (0, 1), got {self.relative_error = }")
+        if self.min_samples < 2:
+            raise ValueError(f"min_samples must be at least 2, got {self.min_samples = }")
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """A measured time; the unit is that of the field which holds it."""
+
+    median: float
+    """Median over the samples: the figure to quote."""
+    mean: float
+    """Arithmetic mean, for comparison with tools that report it."""
+    min: float
+    """Smallest sample."""
+    p5: float
+    """5th percentile."""
+    p95: float
+    """95th percentile."""
+    iqr: float
+    """Distance between the 25th and the 75th percentile."""
+    samples: int
+    """Number of samples."""
+    discarded: int
+    """Samples refused: zero or negative times."""
+    stop_reason: str
+    """``relative_error``, ``time_limit`` or ``max_samples``."""
+    floor: float
+    """What an empty operator with as many arguments takes, the timer included."""
+    at_floor: bool
+    """True if the median is under three times the floor."""
+    route: Literal["loop", "graph", "stream", "python"]
+    """What made the calls."""
+    raw: list[float] | None
+    """The samples in the order taken, if they were asked for; at most 1,000."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The four numbers of a call, and the verdict."""
+
+    host_ns: Stat
+    """What one call costs the CPU; on the CPU, the warm time of the call [nanoseconds]."""
+    hot_us: Stat | None
+    """Device time of a call, back to back; None on the CPU [microseconds]."""
+    cold_us: Stat | None
+    """Time with the inputs out of cache [microseconds]."""
+    latency_us: Stat | None
+    """Idle stream, launch, completion; None on the CPU [microseconds]."""
+    launch_bound: bool | None
+    """True if issuing costs more than the device takes; None on the CPU."""
+    graph_gain: float | None
+    """What a graph would save: max(host, hot) / hot; None on the CPU."""
+    gbps: float | None
+    """Argument bytes over the warm time [gigabytes per second]."""
+    notes: tuple[str, ...] = ()
+    """What else a reader of the numbers must know."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The form that stands in a result row."""
+        fields = asdict(self)
+        del fields["notes"]
+        return fields
+
+
+def measure(
+    resolved: ResolvedCall,
+    inputs: Inputs,
+    options: TimingOptions,
+    *,
+    call: _C.Call | Callable[[], object],
+    mode: str,
+) -> Timing:
+    """Times a prepared call, warm and (unless it is a Python callable) cold.
+
+    Args:
+        resolved: What runs; its number of arguments sets the floor.
+        inputs: What `call` was made of.
+        options: Time limit and exactness.
+        call: A boxed call, or a callable that makes one call from Python.
+        mode: "inference", "no_grad" or "grad".
+    """
+    if not isinstance(call, _C.Call):
+        host = time_callable(call, options, mode=mode)
+        return Timing(host, None, None, None, None, None, _gbps(inputs.bytes, host.median))
+    host = time_call(call, options, mode=mode)
+    cold = _time_cold(call, options, mode) if options.cold else None
+    notes = ()
+    if call.updates_arguments and call.updated_bytes > _C.RESTORE_LIMIT:
+        notes = (
+            f"written arguments ({call.updated_bytes / 2**20:.0f} MiB) were not restored "
+            "between samples",
+        )
+    return Timing(
+        host, None, cold, None, None, None, _gbps(call.argument_bytes, host.median), notes
+    )
+
+
+def time_call(
+    call: _C.Call, options: TimingOptions | None = None, *, mode: str = "inference"
+) -> Stat:
+    """Times a boxed call with its inputs warm, from a C++ loop without the GIL [nanoseconds]."""
+    options = options or TimingOptions()
+    samples = _C.time_call(call, _plan(options, mode))
+    return _stat(samples, options, floor=_floor(len(call.arguments())), route="loop")
+
+
+def time_callable(
+    fn: Callable[[], object], options: TimingOptions | None = None, *, mode: str = "inference"
+) -> Stat:
+    """Times a Python callable on the same engine, call cost of Python included [nanoseconds]."""
+    options = options or TimingOptions()
+    samples = _C.time_python(fn, _plan(options, mode))
+    return _stat(samples, options, floor=_python_floor(), route="python")
+
+
+def do_bench(
+    fn: Callable[[], object],
+    warmup: float = 25,
+    rep: float = 100,
+    grad_to_none: Sequence[torch.Tensor] | None = None,
+    quantiles: Sequence[float] | None = None,
+    return_mode: Literal["min", "max", "mean", "median", "all"] = "median",
+) -> float | list[float]:
+    """Times a callable with the signature of `triton.testing.do_bench`, in milliseconds.
+
+    Args:
+        fn: What to time.
+        warmup: Time of the warm-up [milliseconds].
+        rep: Time of the samples [milliseconds].
+        grad_to_none: Tensors whose gradient is dropped before every call.
+        quantiles: Quantiles to return instead of one figure.
+        return_mode: Which figure to return; "all" returns every sample. The default is the median,
+            where triton's is the mean.
+    """
+    modes = {"min": np.min, "max": np.max, "mean": np.mean, "median": np.median}
+    if return_mode not in (*modes, "all"):
+        raise ValueError(f"return_mode must be one of {[*modes, 'all']}, got {return_mode!r}")
+    if not (warmup >= 0 and rep > 0):
+        raise ValueError(f"warmup and rep are milliseconds, got {warmup = }, {rep = }")
+
+    def step() -> None:
+        for tensor in grad_to_none or ():
+            tensor.grad = None
+        fn()
+
+    plan = _C.TimingPlan()
+    plan.mode = "grad" if torch.is_grad_enabled() else "no_grad"
+    plan.warmup_ns = max(1, int(warmup * 1e6))
+    plan.limit_ns = int((warmup + rep) * 1e6)
+    plan.max_batch = 1
+    plan.relative_error = 1e-9  # the time given is used in full
+    plan.max_samples = 1_000_000
+    times_ms = np.array(_C.time_python(step, plan).ns) / 1e6
+    if quantiles is not None:
+        found = [float(q) for q in np.quantile(times_ms, quantiles)]
+        return found[0] if len(found) == 1 else found
+    if return_mode == "all":
+        return [float(t) for t in times_ms]
+    return float(modes[return_mode](times_ms))
+
+
+@functools.cache
+def last_level_cache_bytes() -> int | None:
+    """Size of the largest cache of this CPU; None where the system does not say."""
+    sizes = []
+    for size in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        match = re.fullmatch(r"(\d+)([KM])", size.read_text().strip())
+        if match:
+            sizes.append(int(match[1]) << (10 if match[2] == "K" else 20))
+    if not sizes and "SC_LEVEL3_CACHE_SIZE" in os.sysconf_names:
+        sizes.append(os.sysconf("SC_LEVEL3_CACHE_SIZE"))
+    return max(sizes, default=0) or None
+
+
+def _plan(options: TimingOptions, mode: str) -> _C.TimingPlan:
+    plan = _C.TimingPlan()
+    plan.mode = mode
+    plan.limit_ns = int(options.time_s * 1e9 * (_HOT_SHARE if options.cold else 1.0))
+    plan.warmup_ns = min(plan.warmup_ns, plan.limit_ns // 4)
+    plan.relative_error = options.relative_error
+    plan.min_samples = options.min_samples
+    return plan
+
+
+def _time_cold(call: _C.Call, options: TimingOptions, mode: str) -> Stat:
+    """Times copies of a call in turn, after reading twice the last-level cache from elsewhere.
+
+    Reading empties the caches between the passes, the copies keep a pass from warming itself, and
+    a pass over many copies keeps the timer out of the result.
+    """
+    arena, evict = _cold_buffers()
+    copies = min(_MAX_ROTATED, arena.numel() // max(1, call.argument_bytes))
+    calls = call.copies(copies, arena) if copies > 1 else [call]
+    plan = _C.TimingPlan()
+    plan.mode = mode
+    plan.limit_ns = int(options.time_s * 1e9 * (1 - _HOT_SHARE))
+    plan.relative_error = 0.05
+    plan.min_samples = 5
+    samples = _C.time_rotated(calls, plan, evict)
+    floor = _floor(len(call.arguments()))
+    return _stat(samples, options, floor=floor / 1000, route="loop", scale=1e-3)
+
+
+@functools.cache
+def _cold_buffers() -> tuple[torch.Tensor, torch.Tensor]:
+    """Room for the copies, and what is read to empty the caches; kept: page faults cost more."""
+    size = 2 * (last_level_cache_bytes() or 32 << 20)
+    return torch.ones(size, dtype=torch.uint8), torch.ones(size, dtype=torch.uint8)
+
+
+@functools.cache
+def _floor(arguments: int) -> float:
+    """What an empty operator with as many arguments takes [nanoseconds]."""
+    plan = _C.TimingPlan()
+    plan.limit_ns = 20_000_000
+    samples = _C.time_call(_C.empty_call(min(arguments, _C.MAX_EMPTY_ARGUMENTS)), plan)
+    return float(np.median(samples.ns))
+
+
+@functools.cache
+def _python_floor() -> float:
+    """What calling an empty Python function takes [nanoseconds]."""
+    plan = _C.TimingPlan()
+    plan.limit_ns = 20_000_000
+    return float(np.median(_C.time_python(lambda: None, plan).ns))
+
+
+def _stat(
+    samples: _C.Samples,
+    options: TimingOptions,
+    *,
+    floor: float,
+    route: Literal["loop", "graph", "stream", "python"],
+    scale: float = 1.0,
+) -> Stat:
+    times = np.array(samples.ns) * scale
+    if times.size == 0:
+        raise RuntimeError(f"no sample took a positive time; {samples.discarded} were discarded")
+    p5, p25, median, p75, p95 = np.quantile(times, (0.05, 0.25, 0.5, 0.75, 0.95))
+    return Stat(
+        median=float(median),
+        mean=float(times.mean()),
+        min=float(times.min()),
+        p5=float(p5),
+        p95=float(p95),
+        iqr=float(p75 - p25),
+        samples=int(times.size),
+        discarded=samples.discarded,
+        stop_reason=samples.stop_reason,
+        floor=floor,
+        at_floor=bool(median < 3 * floor),
+        route=route,
+        raw=[float(t) for t in times[:_MAX_RAW]] if options.raw else None,
+    )
+
+
+def _gbps(argument_bytes: int, ns: float) -> float | None:
+    return argument_bytes / ns if ns > 0 else None
