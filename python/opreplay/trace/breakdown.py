@@ -123,7 +123,7 @@ def break_down(timeline: Timeline) -> Breakdown:
         for i, cause in enumerate(CAUSES)
         if count[i] or kernels[i]
     )
-    advice = ()
+    advice: tuple[str, ...] = ()
     if device[graph] > 0:
         advice = (_RECORD_CAPTURE.format(share=100 * device[graph] / device.sum()),)
     return Breakdown(

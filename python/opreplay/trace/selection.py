@@ -68,12 +68,12 @@ def _by_name(events: Events, ops: Iterable[str], match: str | None) -> BoolArray
 
 def _inside(ops: Events, annotations: Events, scope: str) -> BoolArray:
     names = annotations.names()
-    exact = [name == scope for name in names]
-    wanted = exact if any(exact) else [scope in name for name in names]
-    if not any(wanted):
-        some = ", ".join(sorted(set(names))[:5]) or "none"
+    present = {names[distinct] for distinct in np.unique(annotations.distinct)}
+    wanted = {scope} & present or {name for name in present if scope in name}
+    if not wanted:
+        some = ", ".join(sorted(present)[:5]) or "none"
         raise ValueError(f"no annotation is named {scope!r}; the trace has: {some}")
-    rows = np.flatnonzero(np.array(wanted, bool)[annotations.distinct])
+    rows = np.flatnonzero(np.array([name in wanted for name in names])[annotations.distinct])
     rows = rows[np.argsort(annotations.start[rows], kind="stable")]
     # Ends so far, so that a long annotation covers what starts after a short one inside it.
     reach = np.maximum.accumulate(annotations.end[rows])
