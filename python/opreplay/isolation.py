@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 __all__ = ["Died", "Factory", "InProcess", "Isolated", "TimedOut", "WorkerError"]
@@ -161,32 +160,22 @@ class _Worker(Generic[J, A]):
 
 
 class Isolated(Generic[J, A]):
-    """Works on jobs in a worker process that is replaced when it dies.
-
-    Args:
-        factory: Makes the function that works on a job; runs in the worker, which starts at once.
-        limit_s: Time for one job, counted from when the job says that it starts [seconds].
-        spoils: Says of an answer that the worker is of no use after it.
-    """
+    """Works on jobs in a worker process that is replaced when it dies."""
 
     def __init__(
         self, factory: Factory[J, A], *, limit_s: float, spoils: Callable[[A], bool]
     ) -> None:
+        """Starts the first worker at once, so that it loads while the caller prepares the jobs.
+
+        Args:
+            factory: Makes, in the worker, the function that works on a job.
+            limit_s: Time for one job, counted from when the job says that it starts [seconds].
+            spoils: Says of an answer that the worker is of no use after it.
+        """
         self._factory = factory
         self._limit_s = limit_s
         self._spoils = spoils
         self._worker: _Worker[J, A] | None = _Worker(factory)
-
-    def __enter__(self) -> Isolated[J, A]:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._replace()
 
     def map(self, jobs: Iterable[J]) -> Iterator[A | Died | TimedOut]:
         """Yields one answer for each job, in order.
@@ -210,10 +199,16 @@ class Isolated(Generic[J, A]):
         if before is not None:
             yield before[1]
 
+    def close(self) -> None:
+        """Ends the worker and everything it started; may be called again."""
+        if self._worker is not None:
+            self._worker.end()
+            self._worker = None
+
     def _retry_suspect(self, job: J, answer: A | Died | TimedOut) -> A | Died | TimedOut:
-        self._replace()
+        self.close()
         again = self._run(job)
-        self._replace()
+        self.close()
         return again if isinstance(again, Died) else answer
 
     def _run(self, job: J) -> A | Died | TimedOut:
@@ -221,40 +216,24 @@ class Isolated(Generic[J, A]):
             self._worker = _Worker(self._factory)
         answer = self._worker.run(job, limit_s=self._limit_s)
         if isinstance(answer, Died | TimedOut) or self._spoils(answer):
-            self._replace()
+            self.close()
         return answer
-
-    def _replace(self) -> None:
-        if self._worker is not None:
-            self._worker.end()
-            self._worker = None
 
 
 class InProcess(Generic[J, A]):
     """Works on jobs in this process: for debuggers and profilers; a crash ends everything."""
 
     def __init__(self, factory: Factory[J, A]) -> None:
+        """Loads what the jobs need."""
         self._handle = factory()
-
-    def __enter__(self) -> InProcess[J, A]:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        pass
 
     def map(self, jobs: Iterable[J]) -> Iterator[A]:
         """Yields one answer for each job, in order."""
         for job in jobs:
-            yield self._handle(job, _nothing)
+            yield self._handle(job, lambda: None)
 
-
-def _nothing() -> None:
-    pass
+    def close(self) -> None:
+        """Does nothing: there is no process to end."""
 
 
 def _main(descriptor: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -66,8 +67,10 @@ def make_dead() -> Callable[[str, Callable[[], None]], str]:
     os._exit(7)
 
 
-def isolated(limit_s: float = 30.0, spoils: str = "") -> Isolated[str, str]:
-    return Isolated(make, limit_s=limit_s, spoils=lambda answer: answer == spoils)
+def isolated(limit_s: float = 30.0, spoils: str = "") -> contextlib.closing[Isolated[str, str]]:
+    return contextlib.closing(
+        Isolated(make, limit_s=limit_s, spoils=lambda answer: answer == spoils)
+    )
 
 
 def answers(*jobs: str, limit_s: float = 30.0) -> list[str | Died | TimedOut]:
@@ -173,7 +176,7 @@ def test_a_worker_that_cannot_start_is_an_error(
     factory: Callable[[], Callable[[str, Callable[[], None]], str]], message: str
 ) -> None:
     with (
-        Isolated(factory, limit_s=1.0, spoils=lambda _: False) as runner,
+        contextlib.closing(Isolated(factory, limit_s=1.0, spoils=lambda _: False)) as runner,
         pytest.raises(WorkerError, match=message),
     ):
         list(runner.map(["one"]))
@@ -231,5 +234,5 @@ def test_the_loop_of_a_worker_ends_when_the_pipe_closes() -> None:
 
 
 def test_in_process_jobs_run_here() -> None:
-    with InProcess(make) as runner:
+    with contextlib.closing(InProcess(make)) as runner:
         assert list(runner.map(["pid"])) == [f"pid {os.getpid()}"]
