@@ -33,6 +33,7 @@ _KIND_DETAILS = {
     "range": "{name} is a Python range or function, not an operator of the dispatcher",
 }
 _DISPATCH_KEYS = {"cpu": "CPU", "cuda": "CUDA", "meta": "Meta", "xpu": "XPU", "mps": "MPS"}
+_BACKEND_KEYS = ("CPU", "CUDA", "XPU", "MPS", "PrivateUse1")
 
 
 class Resolver:
@@ -191,7 +192,11 @@ class Resolver:
             )
         if operator.has_kernel(self._key):
             return resolved
-        if operator.has_kernel(f"Autograd{self._key}"):
+        # torch's own operators have derivatives at autograd, which call the backend's kernel; only
+        # a library's operator without a kernel for any backend does its work there.
+        elsewhere = any(operator.has_kernel(key) for key in _BACKEND_KEYS)
+        at_autograd = any(operator.registers(k) for k in ("Autograd", f"Autograd{self._key}"))
+        if at_autograd and not elsewhere and not resolved.resolved_op.startswith("aten::"):
             note = "the operator's only kernel sits at autograd, it runs under no-grad mode"
             return replace(resolved, needs_autograd=True, assumptions=(*resolved.assumptions, note))
         return Skipped(
