@@ -74,3 +74,5 @@ class ResolvedCall:
     """Each guess that was made, one sentence each."""
     rejected: tuple[tuple[str, str], ...]
     """Other schemas of the name, each with the reason why it does not fit."""
+    needs_autograd: bool = False
+    """True if the operator's only kernel sits at autograd: it then runs under no-grad mode."""
