@@ -12,11 +12,8 @@
 namespace opreplay {
 namespace {
 
-void at_parallel_for(int64_t begin,
-                     int64_t end,
-                     int64_t grain,
-                     const kernels::RangeBody& body) {
-  at::parallel_for(begin, end, grain, body);
+void at_parallel_for(int64_t count, int64_t grain, const RangeBody& body) {
+  at::parallel_for(0, count, grain, body);
 }
 
 /// A dtype as its random format; a complex one counts as its two parts.
@@ -166,8 +163,7 @@ void fill_random_integers(
 
 TORCH_LIBRARY_FRAGMENT(opreplay, m) {
   m.def("fill_random_(Tensor(a!) self, int seed, int stream=0) -> ()");
-  m.def(
-      "fill_random_integers_(Tensor(a!) self, int low, int high, int seed, int stream=0) -> ()");
+  m.def("fill_random_integers_(Tensor(a!) self, int low, int high, int seed, int stream=0) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(opreplay, CompositeExplicitAutograd, m) {

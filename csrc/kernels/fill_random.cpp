@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstring>
 
-#include "kernels/random_words.h"
+#include "kernels/counter_random.h"
 #include "kernels/vector_clones.h"
 
 namespace opreplay::kernels {
@@ -13,6 +13,11 @@ namespace {
 
 /// A word of the tensor's memory, which may begin at any element.
 using Word = uint32_t __attribute__((aligned(1), may_alias));
+
+/// Word `index` of the run that the keys name.
+inline uint32_t random_word(uint32_t index, CounterKeys keys) {
+  return mix(index, keys.k1, keys.k2);
+}
 
 /// A float format of 16 or 8 bits, as far as values in [-1, 1] need it.
 struct NarrowFloat {
@@ -53,24 +58,24 @@ inline uint32_t narrow_bits(uint32_t word, int integer_shift, int mantissa_shift
 }
 
 OPREPLAY_VECTOR_CLONES
-void fill_halves(Word* out, uint32_t first, int64_t count, WordKey key, NarrowFloat format) {
+void fill_halves(Word* out, uint32_t first, int64_t count, CounterKeys keys, NarrowFloat format) {
   const int integer_shift = 32 - format.significand_bits;
   const int mantissa_shift = 24 - format.significand_bits;
   const float scale = format.scale();
   for (int64_t i = 0; i < count; ++i) {
-    const uint32_t word = random_word(first + static_cast<uint32_t>(i), key);
+    const uint32_t word = random_word(first + static_cast<uint32_t>(i), keys);
     out[i] = narrow_bits<16>(word << 16, integer_shift, mantissa_shift, scale) |
              narrow_bits<16>(word, integer_shift, mantissa_shift, scale) << 16;
   }
 }
 
 OPREPLAY_VECTOR_CLONES
-void fill_bytes(Word* out, uint32_t first, int64_t count, WordKey key, NarrowFloat format) {
+void fill_bytes(Word* out, uint32_t first, int64_t count, CounterKeys keys, NarrowFloat format) {
   const int integer_shift = 32 - format.significand_bits;
   const int mantissa_shift = 24 - format.significand_bits;
   const float scale = format.scale();
   for (int64_t i = 0; i < count; ++i) {
-    const uint32_t word = random_word(first + static_cast<uint32_t>(i), key);
+    const uint32_t word = random_word(first + static_cast<uint32_t>(i), keys);
     out[i] = narrow_bits<8>(word << 24, integer_shift, mantissa_shift, scale) |
              narrow_bits<8>(word << 16, integer_shift, mantissa_shift, scale) << 8 |
              narrow_bits<8>(word << 8, integer_shift, mantissa_shift, scale) << 16 |
@@ -79,9 +84,9 @@ void fill_bytes(Word* out, uint32_t first, int64_t count, WordKey key, NarrowFlo
 }
 
 OPREPLAY_VECTOR_CLONES
-void fill_float32(Word* out, uint32_t first, int64_t count, WordKey key) {
+void fill_float32(Word* out, uint32_t first, int64_t count, CounterKeys keys) {
   for (int64_t i = 0; i < count; ++i) {
-    const uint32_t word = random_word(first + static_cast<uint32_t>(i), key);
+    const uint32_t word = random_word(first + static_cast<uint32_t>(i), keys);
     const float value = static_cast<float>(static_cast<int32_t>(word) >> 8) * 0x1p-23f;
     out[i] = std::bit_cast<uint32_t>(value);
   }
@@ -89,30 +94,30 @@ void fill_float32(Word* out, uint32_t first, int64_t count, WordKey key) {
 
 /// `first` and `count` are even: a pair of words is one double.
 OPREPLAY_VECTOR_CLONES
-void fill_float64(Word* out, uint32_t first, int64_t count, WordKey key) {
+void fill_float64(Word* out, uint32_t first, int64_t count, CounterKeys keys) {
   for (int64_t i = 0; i < count / 2; ++i) {
     const uint32_t index = first + static_cast<uint32_t>(2 * i);
     // Two exact halves, because vector units convert 32-bit integers only. Their sum is exact too.
-    const auto low = static_cast<int32_t>(random_word(index, key) >> 11);
-    const auto high = static_cast<int32_t>(random_word(index + 1, key));
+    const auto low = static_cast<int32_t>(random_word(index, keys) >> 11);
+    const auto high = static_cast<int32_t>(random_word(index + 1, keys));
     const double value = static_cast<double>(high) * 0x1p-31 + static_cast<double>(low) * 0x1p-52;
     std::memcpy(out + 2 * i, &value, sizeof value);
   }
 }
 
 OPREPLAY_VECTOR_CLONES
-void fill_powers_of_two(Word* out, uint32_t first, int64_t count, WordKey key) {
+void fill_powers_of_two(Word* out, uint32_t first, int64_t count, CounterKeys keys) {
   for (int64_t i = 0; i < count; ++i) {
-    const uint32_t word = random_word(first + static_cast<uint32_t>(i), key);
+    const uint32_t word = random_word(first + static_cast<uint32_t>(i), keys);
     // An e8m0 code is the exponent + 127; four of them at once, no carry between them.
     out[i] = ((word >> 5) & 0x07070707u) + 0x78787878u;
   }
 }
 
 OPREPLAY_VECTOR_CLONES
-void fill_nibbles(Word* out, uint32_t first, int64_t count, WordKey key) {
+void fill_nibbles(Word* out, uint32_t first, int64_t count, CounterKeys keys) {
   for (int64_t i = 0; i < count; ++i) {
-    const uint32_t word = random_word(first + static_cast<uint32_t>(i), key);
+    const uint32_t word = random_word(first + static_cast<uint32_t>(i), keys);
     // Per nibble, from its upper two bits: 0, 0.5, -1, -0.5 are the codes 0, 1, 10, 9.
     const uint32_t sign = (word >> 3) & 0x11111111u;
     const uint32_t half = (word >> 2) & 0x11111111u;
@@ -120,24 +125,24 @@ void fill_nibbles(Word* out, uint32_t first, int64_t count, WordKey key) {
   }
 }
 
-void fill_words(Word* out, uint32_t first, int64_t count, WordKey key, RandomFormat format) {
+void fill_words(Word* out, uint32_t first, int64_t count, CounterKeys keys, RandomFormat format) {
   switch (format) {
     case RandomFormat::kFloat64:
-      return fill_float64(out, first, count, key);
+      return fill_float64(out, first, count, keys);
     case RandomFormat::kFloat32:
-      return fill_float32(out, first, count, key);
+      return fill_float32(out, first, count, keys);
     case RandomFormat::kFloat16:
     case RandomFormat::kBFloat16:
-      return fill_halves(out, first, count, key, narrow_float(format));
+      return fill_halves(out, first, count, keys, narrow_float(format));
     case RandomFormat::kFloat8E4M3Fn:
     case RandomFormat::kFloat8E4M3FnUz:
     case RandomFormat::kFloat8E5M2:
     case RandomFormat::kFloat8E5M2FnUz:
-      return fill_bytes(out, first, count, key, narrow_float(format));
+      return fill_bytes(out, first, count, keys, narrow_float(format));
     case RandomFormat::kFloat8E8M0:
-      return fill_powers_of_two(out, first, count, key);
+      return fill_powers_of_two(out, first, count, keys);
     case RandomFormat::kFloat4E2M1Pair:
-      return fill_nibbles(out, first, count, key);
+      return fill_nibbles(out, first, count, keys);
   }
 }
 
@@ -166,9 +171,9 @@ IntegerLanes integer_lanes(int width, uint64_t low, uint64_t range) {
 }
 
 OPREPLAY_VECTOR_CLONES
-void fill_lanes(Word* out, uint32_t first, int64_t count, WordKey key, IntegerLanes lanes) {
+void fill_lanes(Word* out, uint32_t first, int64_t count, CounterKeys keys, IntegerLanes lanes) {
   for (int64_t i = 0; i < count; ++i) {
-    const uint32_t word = random_word(first + static_cast<uint32_t>(i), key);
+    const uint32_t word = random_word(first + static_cast<uint32_t>(i), keys);
     const uint32_t value = (word >> lanes.shift) & lanes.mask;
     const uint32_t sum = (value & ~lanes.upper_bit) + (lanes.low & ~lanes.upper_bit);
     out[i] = sum ^ ((value ^ lanes.low) & lanes.upper_bit);
@@ -177,10 +182,10 @@ void fill_lanes(Word* out, uint32_t first, int64_t count, WordKey key, IntegerLa
 
 /// `first` and `count` are even: a pair of words is one integer.
 void fill_integers64(
-    Word* out, uint32_t first, int64_t count, WordKey key, uint64_t low, uint64_t range) {
+    Word* out, uint32_t first, int64_t count, CounterKeys keys, uint64_t low, uint64_t range) {
   for (int64_t i = 0; i < count; i += 2) {
     const uint32_t index = first + static_cast<uint32_t>(i);
-    const uint64_t own = random_word(index, key) | uint64_t{random_word(index + 1, key)} << 32;
+    const uint64_t own = random_word(index, keys) | uint64_t{random_word(index + 1, keys)} << 32;
     const uint64_t scaled = range == 0 ? own : multiply_high(own, range);
     const uint64_t value = low + scaled;
     std::memcpy(out + i, &value, sizeof value);
@@ -190,9 +195,9 @@ void fill_integers64(
 /// A word for each element, whatever its width.
 template <class T>
 inline __attribute__((always_inline)) void scale_words_to(
-    unsigned char* out, uint32_t first, int64_t count, WordKey key, T low, uint32_t range) {
+    unsigned char* out, uint32_t first, int64_t count, CounterKeys keys, T low, uint32_t range) {
   for (int64_t i = 0; i < count; ++i) {
-    const uint64_t word = random_word(first + static_cast<uint32_t>(i), key);
+    const uint64_t word = random_word(first + static_cast<uint32_t>(i), keys);
     const auto value = static_cast<T>(low + static_cast<T>(word * range >> 32));
     std::memcpy(out + i * static_cast<int64_t>(sizeof(T)), &value, sizeof value);
   }
@@ -203,35 +208,35 @@ void scale_words(unsigned char* out,
                  int width,
                  uint32_t first,
                  int64_t count,
-                 WordKey key,
+                 CounterKeys keys,
                  uint64_t low,
                  uint32_t range) {
   switch (width) {
     case 1:
-      return scale_words_to(out, first, count, key, static_cast<uint8_t>(low), range);
+      return scale_words_to(out, first, count, keys, static_cast<uint8_t>(low), range);
     case 2:
-      return scale_words_to(out, first, count, key, static_cast<uint16_t>(low), range);
+      return scale_words_to(out, first, count, keys, static_cast<uint16_t>(low), range);
     case 4:
-      return scale_words_to(out, first, count, key, static_cast<uint32_t>(low), range);
+      return scale_words_to(out, first, count, keys, static_cast<uint32_t>(low), range);
     default:
-      return scale_words_to(out, first, count, key, low, range);
+      return scale_words_to(out, first, count, keys, low, range);
   }
 }
 
 /// Enough work for a thread to be worth waking: about 10 us.
 constexpr int64_t kGrain = int64_t{1} << 15;
 
-/// Calls body(first, count, key) for runs of indices that share a key.
+/// Calls body(first, count, keys) for runs of indices that share keys.
 template <class Body>
 void for_each_run(int64_t begin, int64_t end, uint64_t seed, uint64_t stream, const Body& body) {
   while (begin < end) {
     const int64_t run_end = std::min(end, (begin | 0xffffffff) + 1);
-    body(begin, run_end - begin, word_key(seed, stream, static_cast<uint64_t>(begin) >> 32));
+    body(begin, run_end - begin, counter_keys(seed, stream, static_cast<uint64_t>(begin) >> 32));
     begin = run_end;
   }
 }
 
-/// Fills memory by words: body(out, first, count, key) with `first` and `count` even.
+/// Fills memory by words: body(out, first, count, keys) with `first` and `count` even.
 template <class Body>
 void fill_memory(void* data,
                  int64_t bytes,
@@ -241,10 +246,11 @@ void fill_memory(void* data,
                  const Body& body) {
   auto* const out = static_cast<unsigned char*>(data);
   const int64_t pairs = bytes / 8;
-  parallel_for(0, pairs, kGrain / 2, [&](int64_t begin, int64_t end) {
-    for_each_run(2 * begin, 2 * end, seed, stream, [&](int64_t first, int64_t count, WordKey key) {
-      body(reinterpret_cast<Word*>(out + 4 * first), static_cast<uint32_t>(first), count, key);
-    });
+  parallel_for(pairs, kGrain / 2, [&](int64_t begin, int64_t end) {
+    for_each_run(
+        2 * begin, 2 * end, seed, stream, [&](int64_t first, int64_t count, CounterKeys keys) {
+          body(reinterpret_cast<Word*>(out + 4 * first), static_cast<uint32_t>(first), count, keys);
+        });
   });
   if (const int64_t rest = bytes % 8; rest != 0) {
     unsigned char last[8];
@@ -252,7 +258,7 @@ void fill_memory(void* data,
     body(reinterpret_cast<Word*>(last),
          static_cast<uint32_t>(first),
          2,
-         word_key(seed, stream, static_cast<uint64_t>(first) >> 32));
+         counter_keys(seed, stream, static_cast<uint64_t>(first) >> 32));
     std::memcpy(out + 8 * pairs, last, static_cast<size_t>(rest));
   }
 }
@@ -270,8 +276,8 @@ void fill_random(void* data,
               seed,
               stream,
               parallel_for,
-              [format](Word* out, uint32_t first, int64_t count, WordKey key) {
-                fill_words(out, first, count, key, format);
+              [format](Word* out, uint32_t first, int64_t count, CounterKeys keys) {
+                fill_words(out, first, count, keys, format);
               });
 }
 
@@ -292,8 +298,8 @@ void fill_random_integers(void* data,
                 stream,
                 parallel_for,
                 [lanes = integer_lanes(width, low, range)](
-                    Word* out, uint32_t first, int64_t words, WordKey key) {
-                  fill_lanes(out, first, words, key, lanes);
+                    Word* out, uint32_t first, int64_t words, CounterKeys keys) {
+                  fill_lanes(out, first, words, keys, lanes);
                 });
   } else if (own_bits || range > uint64_t{1} << 32) {
     fill_memory(data,
@@ -301,18 +307,18 @@ void fill_random_integers(void* data,
                 seed,
                 stream,
                 parallel_for,
-                [low, range](Word* out, uint32_t first, int64_t words, WordKey key) {
-                  fill_integers64(out, first, words, key, low, range);
+                [low, range](Word* out, uint32_t first, int64_t words, CounterKeys keys) {
+                  fill_integers64(out, first, words, keys, low, range);
                 });
   } else {
     auto* const out = static_cast<unsigned char*>(data);
-    parallel_for(0, count, kGrain, [&](int64_t begin, int64_t end) {
-      for_each_run(begin, end, seed, stream, [&](int64_t first, int64_t run, WordKey key) {
+    parallel_for(count, kGrain, [&](int64_t begin, int64_t end) {
+      for_each_run(begin, end, seed, stream, [&](int64_t first, int64_t run, CounterKeys keys) {
         scale_words(out + first * width,
                     width,
                     static_cast<uint32_t>(first),
                     run,
-                    key,
+                    keys,
                     low,
                     static_cast<uint32_t>(range));
       });

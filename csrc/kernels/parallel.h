@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT
+//
+// How a CPU twin runs on several threads without knowing whose threads they are.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 
-namespace opreplay::kernels {
+namespace opreplay {
 
-/// Works on the elements [begin, end).
+/// Work on the items [begin, end).
 using RangeBody = std::function<void(int64_t begin, int64_t end)>;
 
-/// Splits [begin, end) into ranges of at least `grain` elements and runs them, in any order and on
-/// any threads. Passed in, so that the CPU twins bring no thread pool of their own.
-using ParallelFor =
-    std::function<void(int64_t begin, int64_t end, int64_t grain, const RangeBody& body)>;
+/// Splits [0, count) into pieces of at least `grain` items, runs the body on all of them and waits.
+/// Results never depend on how many pieces there are.
+using ParallelFor = std::function<void(int64_t count, int64_t grain, const RangeBody& body)>;
 
-}  // namespace opreplay::kernels
+}  // namespace opreplay

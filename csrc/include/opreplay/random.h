@@ -9,7 +9,8 @@
 
 namespace opreplay {
 
-/// Fills a floating point or complex tensor with values uniform in [-1, 1), each exact in its dtype.
+/// Fills a floating point or complex tensor with values uniform in [-1, 1), each exact in its
+/// dtype.
 ///
 /// The tensor's memory is seen as a sequence of 32-bit little-endian words. Word i is
 ///
