@@ -279,6 +279,19 @@ def test_a_large_updated_argument_is_said_not_to_be_restored():
     assert any("not restored" in note for note in timing.notes)
 
 
+def test_a_call_longer_than_the_limit_has_no_cold_time_and_says_so():
+    handle, library = counting_operator(
+        "doze", "(Tensor a) -> Tensor", lambda a: (time.sleep(0.05), a.clone())[1]
+    )
+    a = torch.ones(1)
+    timing = measure(
+        None, Inputs((a,), (), None, 4), QUICK, call=_C.Call(handle, [a]), mode="inference"
+    )
+    assert timing.cold_us is None
+    assert any("longer than the time limit" in note for note in timing.notes)
+    assert library is not None
+
+
 def test_a_python_callable_is_timed_by_the_python_route():
     timing = measure(
         None, Inputs((), (), None, 0), QUICK, call=lambda: sum(range(10)), mode="no_grad"
