@@ -51,19 +51,22 @@ class PreparedCall:
 class Attempt:
     """Resolves, prepares and times calls with one set of options, one at a time."""
 
-    def __init__(self, options: ReplayOptions, *, device: str) -> None:
-        """Reads the dispatcher.
+    def __init__(
+        self, options: ReplayOptions, *, device: str, resolver: Resolver | None = None
+    ) -> None:
+        """Reads the dispatcher, unless it is given what has read it.
 
         Args:
             options: How calls are replayed.
             device: Where they run.
+            resolver: A resolver for that device; the default is a new one.
 
         Raises:
             ImportError: A module of `options.imports` cannot be imported.
         """
         self._options = options
         self._device = device
-        self._resolver = Resolver(
+        self._resolver = resolver or Resolver(
             imports=options.imports, allow_mismatch=options.allow_mismatch, device=device
         )
 
