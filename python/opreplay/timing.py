@@ -56,15 +56,19 @@ def measure(
         host = time_callable(call, options, mode=mode)
         return Timing(host, None, None, None, None, None, _gbps(inputs.bytes, host.median))
     host = time_call(call, options, mode=mode)
-    cold = _time_cold(call, options, mode, warm_ns=host.median) if options.cold else None
-    notes: tuple[str, ...] = ()
+    notes = []
     if call.updates_arguments and call.updated_bytes > _C.RESTORE_LIMIT:
-        notes = (
+        notes.append(
             f"written arguments ({call.updated_bytes / 2**20:.0f} MiB) were not restored "
-            "between samples",
+            "between samples"
         )
+    cold = None
+    if options.cold and host.median > options.time_s * 1e9:
+        notes.append("one call takes longer than the time limit, its cold time was not taken")
+    elif options.cold:
+        cold = _time_cold(call, options, mode, warm_ns=host.median)
     return Timing(
-        host, None, cold, None, None, None, _gbps(call.argument_bytes, host.median), notes
+        host, None, cold, None, None, None, _gbps(call.argument_bytes, host.median), tuple(notes)
     )
 
 
