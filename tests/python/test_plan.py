@@ -23,9 +23,7 @@ from opreplay.stat import TimingOptions
 from opreplay.trace import Skipped, read_trace
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "plan.schema.json"
-HERE = ReplayOptions(
-    isolation=False, device="cpu", timing=TimingOptions(time_s=0.002, cold=False)
-)
+HERE = ReplayOptions(isolation=False, device="cpu", timing=TimingOptions(time_s=0.002, cold=False))
 MATRICES = {"types": ["float"] * 2, "dims": [[2, 3], [3, 4]], "strides": [[3, 1], [4, 1]]}
 VECTOR = {"types": ["float"], "dims": [[4]], "strides": [[1]]}
 
