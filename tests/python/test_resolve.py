@@ -222,6 +222,12 @@ def test_r35_missing_value_without_default_names_argument_and_flag(resolver):
     assert "record_shapes=True" in skipped.detail
 
 
+def test_a_recorded_scalar_without_value_is_not_taken_as_none(resolver):
+    skipped = resolver.resolve(call("aten::clamp", tensor(4), scalar(None), scalar(None)))
+    assert skipped.reason == "metadata_missing"
+    assert "min" in skipped.detail
+
+
 def test_call_without_shapes_is_metadata_missing(resolver):
     skipped = resolver.resolve(call("aten::mm", shapes=False))
     assert skipped.reason == "metadata_missing"
