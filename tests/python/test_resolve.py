@@ -516,7 +516,10 @@ def test_instruction_set_is_asked_of_this_machine(monkeypatch):
 
 
 def test_resolving_imports_no_library_of_a_known_namespace_until_it_is_met():
-    code = "import sys, opreplay.resolve as r; r.Resolver(); print('vllm' in sys.modules)"
+    code = (
+        "import sys; from opreplay.resolve import Resolver; "
+        "Resolver(); print('vllm' in sys.modules)"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"
 
