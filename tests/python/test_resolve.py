@@ -222,6 +222,12 @@ def test_r35_missing_value_without_default_names_argument_and_flag(resolver):
     assert "record_shapes=True" in skipped.detail
 
 
+def test_a_recorded_scalar_without_value_is_not_taken_as_none(resolver):
+    skipped = resolver.resolve(call("aten::clamp", tensor(4), scalar(None), scalar(None)))
+    assert skipped.reason == "metadata_missing"
+    assert "min" in skipped.detail
+
+
 def test_call_without_shapes_is_metadata_missing(resolver):
     skipped = resolver.resolve(call("aten::mm", shapes=False))
     assert skipped.reason == "metadata_missing"
@@ -510,7 +516,10 @@ def test_instruction_set_is_asked_of_this_machine(monkeypatch):
 
 
 def test_resolving_imports_no_library_of_a_known_namespace_until_it_is_met():
-    code = "import sys, opreplay.resolve as r; r.Resolver(); print('vllm' in sys.modules)"
+    code = (
+        "import sys; from opreplay.resolve import Resolver; "
+        "Resolver(); print('vllm' in sys.modules)"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"
 

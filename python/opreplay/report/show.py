@@ -107,5 +107,5 @@ def _text(value: Value) -> str:
 
 def _is_guessed(argument: Argument, assumptions: Sequence[str]) -> bool:
     """Says whether an assumption is about an argument: it then begins with the argument's name."""
-    name = re.compile(rf"{re.escape(argument.name)}[:\[]")
+    name = re.compile(rf"(?:argument )?{re.escape(argument.name)}[:\[]")
     return any(name.match(sentence) for sentence in assumptions)

@@ -298,7 +298,7 @@ class _Reader:
         if not item.value or kinds is not None:
             if parameter.kind == "Tensor":
                 self.cost += _COST_CONVERTED
-            if parameter.has_default:
+            if parameter.has_default and parameter.default is not None:  # it was not None
                 return self.default(parameter, "its value was not recorded")
             raise _Lost("metadata_missing", _unrecorded(parameter))
         if parameter.kind in _ENUMS:
@@ -321,7 +321,7 @@ class _Reader:
         if item.type == "TensorList":
             raise _Misfit("a TensorList was recorded")
         if not item.value:
-            if parameter.has_default:
+            if parameter.has_default and parameter.default is not None:  # it was not None
                 return self.default(parameter, "its value was not recorded")
             raise _Lost("metadata_missing", _unrecorded(parameter))
         numbers = _numbers(item.value)
