@@ -37,9 +37,16 @@ def mask(*dims, **layout):
     return tensor(torch.bool, *dims, **layout)
 
 
+def schema_of(op, overload):
+    """The schema that torch has for an operator's overload."""
+    known = {schema.overload_name: schema for schema in torch._C._jit_get_schemas_for_operator(op)}
+    assert overload in known, f"{op} has the overloads {list(known)}"
+    return known[overload]
+
+
 def call(op, /, overload="", **values):
     """A call of an operator that torch has; arguments not named take their defaults."""
-    schema = torch._C._get_schema(op, overload)
+    schema = schema_of(op, overload)
     arguments = []
     for parameter in schema.arguments:
         value = values.pop(parameter.name, parameter.default_value)
@@ -74,7 +81,7 @@ def made(resolved, **options):
 def run(resolved, inputs):
     """Runs the operator of torch that a call names on inputs made for it."""
     operator = torch._C._get_operation_overload(resolved.resolved_op, resolved.overload)[0]
-    schema = torch._C._get_schema(resolved.resolved_op, resolved.overload)
+    schema = schema_of(resolved.resolved_op, resolved.overload)
     positional = []
     keywords = {}
     for parameter in schema.arguments:

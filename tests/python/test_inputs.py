@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from made_calls import GIB, call, f32, foreign_call, i32, i64, made, make, mask, run, tensor
+
 from opreplay import inputs as module
 from opreplay.inputs import Inputs, default_memory_budget, free_memory, make_inputs
 from opreplay.resolve.call import Argument, ResolvedCall, TensorSpec, TorchValue

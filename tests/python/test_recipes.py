@@ -1,7 +1,7 @@
 import pytest
 import torch
-
 from made_calls import call, f32, foreign_call, i64, made, make
+
 from opreplay import recipes
 from opreplay.inputs import make_inputs
 from opreplay.recipes import (

@@ -87,11 +87,10 @@ def attention_mask(call: RecipeCall) -> str | None:
 @recipe("aten::_grouped_mm", "aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2")
 def grouped_mm(call: RecipeCall) -> str | None:
     """Groups share the rows there are, each a multiple of 16 bytes long where that fits."""
-    left = "self"
     call.fill_floats(0.5, 1.5, "scale_a", "scale_b", "scale_result")
     if not call.has_tensor("offs"):
         return None
-    offs, first, second = call.tensor("offs"), call.tensor(left), call.tensor("mat2")
+    offs, first, second = call.tensor("offs"), call.tensor("self"), call.tensor("mat2")
     if len(first.dims) == 3:
         total = second.dims[-1]
     else:

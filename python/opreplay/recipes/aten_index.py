@@ -213,9 +213,3 @@ def one_hot(call: RecipeCall) -> str:
 def bincount(call: RecipeCall) -> str:
     """Bins, uniform."""
     return _uniform(call.tensor("self"), max(call.value("minlength"), 1), "bins")
-
-
-@recipe("aten::unravel_index")
-def unravel_index(call: RecipeCall) -> str:
-    """Positions in the flattened shape, uniform."""
-    return _uniform(call.tensor("indices"), math.prod(call.value("shape")), "indices")
