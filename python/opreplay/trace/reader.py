@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from opreplay.trace.arguments import read_arguments, unrecorded_sentence
 from opreplay.trace.call import CallGroup, RecordedArgument, RecordedCall, signature_of
+from opreplay.trace.collector import collector_paused
 from opreplay.trace.events import NO_ID, IdArray, name_of
 from opreplay.trace.grouping import median_rows, times_by_group
 from opreplay.trace.kernels import pick
@@ -36,8 +37,9 @@ def read_trace(path: str | Path, *, progress: Progress | None = None) -> Trace:
     Raises:
         TraceError: The file is unreadable, cut off, foreign or empty.
     """
-    lanes = scan_lanes(path, read_pieces(path, progress=progress))
-    return Trace(str(path), build_timeline(lanes))
+    with collector_paused():
+        lanes = scan_lanes(path, read_pieces(path, progress=progress))
+        return Trace(str(path), build_timeline(lanes))
 
 
 class Trace:
@@ -98,7 +100,8 @@ class Trace:
             ValueError: A choice is malformed, or no annotation fits `scope`.
         """
         rows = select_rows(self.timeline, ops=ops, match=match, scope=scope, level=level)
-        groups = self._group(rows)
+        with collector_paused():
+            groups = self._group(rows)
         if top is not None:
             groups = _sorted_by_time(groups, level)[:top]
         return groups[:limit]
