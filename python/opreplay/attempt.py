@@ -29,7 +29,8 @@ _DEVICE_ERROR = re.compile(r"\b(?:CUDA|HIP|XPU|MPS) error\b|device-side assert")
 _OUT_OF_MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory", re.IGNORECASE)
 _NO_KERNEL = re.compile(r"^Could not run '\S+' with arguments from the '\w+' backend")
 _DTYPE_REFUSED = re.compile(
-    r"not implemented for '|[Uu]nsupported (?:data ?|scalar ?)?[Tt]ype|dtype.*not supported"
+    r"expected scalar type|not implemented for '|[Uu]nsupported (?:data ?|scalar ?)?[Tt]ype"
+    r"|dtype.*not supported"
     r"|not support(?:ed)?\b.*\b(?:dtype|type|Half|BFloat16|Float8)"
 )
 

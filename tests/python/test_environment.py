@@ -53,7 +53,10 @@ def test_variables_that_steer_torch_are_named_and_secrets_are_not(monkeypatch):
     ("properties", "expected"),
     [
         ({"name": "H200", "major": 9, "minor": 0, "total_memory": 7}, ("H200", "9.0", 7)),
-        ({"name": "MI300X", "gcnArchName": "gfx942", "major": 9, "minor": 4}, ("MI300X", "gfx942", None)),
+        (
+            {"name": "MI300X", "gcnArchName": "gfx942", "major": 9, "minor": 4},
+            ("MI300X", "gfx942", None),
+        ),
     ],
 )  # fmt: skip
 def test_an_accelerator_is_described_by_its_properties(monkeypatch, properties, expected):
@@ -96,7 +99,7 @@ def test_an_extension_built_for_another_torch_is_refused_with_the_remedy(monkeyp
 
 def test_an_extension_that_cannot_be_loaded_is_refused_with_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "opreplay._C", None)
-    with pytest.raises(ImportError, match="was not built for torch .*pip install"):
+    with pytest.raises(ImportError, match=r"was not built for torch .*pip install"):
         opreplay._load_extension()
 
 

@@ -261,6 +261,10 @@ def test_split_points_ascend_within_the_dimension():
     assert make(call(op, "sections", self=f32(9), sections=3)).recipe is None
 
 
+def test_a_start_that_is_a_number_is_left_as_recorded():
+    assert make(call("aten::narrow", self=f32(9), dim=0, start=3, length=2)).recipe is None
+
+
 def test_shifts_are_shorter_than_a_byte():
     resolved = call("aten::bitwise_left_shift", "Tensor", self=i64(400), other=i64(400))
     inputs = made(resolved)
@@ -592,6 +596,19 @@ def test_dense_attention_has_no_sequence_bounds():
         max_q=9, max_k=9, dropout_p=0.0, is_causal=True, return_debug_mask=False,
     )  # fmt: skip
     assert make(resolved).recipe is None
+
+
+def test_the_backward_of_dense_attention_keeps_its_empty_bounds():
+    shape = (2, 9, 4, 8)
+    tensors = {n: tensor(F16, *shape) for n in ("grad_out", "query", "key", "value", "out")}
+    resolved = call(
+        "aten::_flash_attention_backward", **tensors, logsumexp=f32(2, 4, 9), cum_seq_q=i32(0),
+        cum_seq_k=i32(0), max_q=9, max_k=9, dropout_p=0.0, is_causal=True, rng_state=i64(2),
+        unused=i64(0),
+    )  # fmt: skip
+    inputs = made(resolved)
+    assert inputs.cum_seq_q.numel() == 0
+    assert inputs.logsumexp.min() >= 0.5
 
 
 def test_sequences_of_efficient_attention_lie_behind_a_batch_of_one():

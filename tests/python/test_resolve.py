@@ -202,6 +202,13 @@ def test_r20_integer_scalars_stay_integers(resolver):
     assert type(value(resolved, "alpha")) is int
 
 
+def test_complex_scalars_are_read(resolver):
+    resolved = resolve(
+        resolver, "aten::fill_", tensor(2, type="c10::complex<float>"), scalar("0.+1.j")
+    )
+    assert value(resolved, "value") == 1j
+
+
 def test_r35_missing_strides_are_taken_as_contiguous_and_said(resolver):
     resolved = resolve(resolver, "aten::mm", tensor(2, 3, strides=None), tensor(3, 4, strides=None))
     assert value(resolved, "self").strides == (3, 1)

@@ -12,8 +12,8 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from kineto_events import SHARED_TRACES, TINY_TRACE
+
 from opreplay.trace import TraceError
 from opreplay.trace.scanning import scan_lanes
 

@@ -11,8 +11,8 @@ import threading
 from pathlib import Path
 
 import pytest
-
 from kineto_events import SHARED_TRACES, event, write
+
 from opreplay.trace import TraceError, read_trace
 from opreplay.trace.source import read_pieces
 

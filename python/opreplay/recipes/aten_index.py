@@ -73,9 +73,9 @@ def embedding_bag_backward(call: RecipeCall) -> str:
     summary = _uniform(indices, rows, "indices")
     bags = _size(call.tensor("grad").dims, 0)
     sizes = split(indices.numel, bags)
-    owner = [bag for bag, size in enumerate(sizes) for _ in range(size)]
     offset2bag = call.tensor("offset2bag")
-    offset2bag.write_list(owner[: offset2bag.numel])
+    owner = torch.repeat_interleave(torch.tensor(sizes, device=offset2bag.device))
+    offset2bag.write(owner[: offset2bag.numel].to(offset2bag.dtype))
     if call.has_tensor("bag_size"):
         bag_size = call.tensor("bag_size")
         bag_size.write_list(sizes[: bag_size.numel])

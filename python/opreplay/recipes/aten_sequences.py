@@ -42,15 +42,17 @@ def packed_rnn(call: RecipeCall) -> str | None:
     """Batch sizes of packed input descend from the batch of the hidden state."""
     if not call.has_tensor("batch_sizes"):
         return None
-    hidden = call.present("hx")[0]
-    batch, rows = hidden.dims[1], call.tensor("data").dims[0]
+    batch, rows = call.present("hx")[0].dims[1], call.tensor("data").dims[0]
+    batch_sizes = call.tensor("batch_sizes")
+    steps = batch_sizes.numel
     sizes: list[int] = []
-    steps = call.tensor("batch_sizes").numel
-    for step in range(steps):
-        sizes.append(min(batch, rows - sum(sizes) - (steps - 1 - step)))
-    if sum(sizes) != rows or min(sizes, default=1) < 1:
+    left = rows
+    for later in reversed(range(steps)):
+        sizes.append(min(batch, left - later))
+        left -= sizes[-1]
+    if left or min(sizes, default=1) < 1:
         raise RecipeError(f"{rows} rows in {steps} steps do not fit a batch of {batch}")
-    call.tensor("batch_sizes").write_list(sizes)
+    batch_sizes.write_list(sizes)
     return f"batch sizes descend from {batch} and add up to {rows}"
 
 
