@@ -69,13 +69,13 @@ void empty_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   torch::jit::drop(*stack, op.schema().arguments().size());
 }
 
-std::string empty_name(int64_t arguments) { return "empty_call_" + std::to_string(arguments); }
+std::string empty_overload(int64_t arguments) { return "with_" + std::to_string(arguments); }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(opreplay, library) {
   for (int64_t count = 0; count <= kMaxEmptyArguments; ++count) {
-    std::string schema = empty_name(count) + "(";
+    std::string schema = "empty_call." + empty_overload(count) + "(";
     for (int64_t i = 0; i < count; ++i) {
       schema += (i == 0 ? "Tensor a" : ", Tensor a") + std::to_string(i);
     }
@@ -181,7 +181,7 @@ Call empty_call(int64_t arguments) {
                     " arguments, got ",
                     arguments);
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(
-      ("opreplay::" + empty_name(arguments)).c_str(), "");
+      "opreplay::empty_call", empty_overload(arguments).c_str());
   std::vector<c10::IValue> values;
   for (int64_t i = 0; i < arguments; ++i) values.emplace_back(at::empty({1}));
   return Call(op, std::move(values));

@@ -174,6 +174,11 @@ void bind_operators(py::module_& module) {
            [](const c10::OperatorHandle& op, const std::string& key) {
              return op.hasComputedKernelForDispatchKey(c10::parseDispatchKey(key));
            },
+           py::arg("dispatch_key"))
+      .def("registers",
+           [](const c10::OperatorHandle& op, const std::string& key) {
+             return op.hasKernelForDispatchKey(c10::parseDispatchKey(key));
+           },
            py::arg("dispatch_key"));
 
   py::class_<OperatorIndex>(module, "OperatorIndex")

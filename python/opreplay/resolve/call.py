@@ -37,17 +37,7 @@ class TorchValue:
     text: str
 
 
-Value = (
-    TensorSpec
-    | TorchValue
-    | tuple["Value", ...]
-    | int
-    | float
-    | complex
-    | bool
-    | str
-    | None
-)
+Value = TensorSpec | TorchValue | tuple["Value", ...] | int | float | complex | bool | str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +74,5 @@ class ResolvedCall:
     """Each guess that was made, one sentence each."""
     rejected: tuple[tuple[str, str], ...]
     """Other schemas of the name, each with the reason why it does not fit."""
+    needs_autograd: bool = False
+    """True if the operator's only kernel sits at autograd: it then runs under no-grad mode."""

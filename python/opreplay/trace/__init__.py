@@ -1,1 +1,37 @@
 """Reads profiler traces: a file comes in, recorded calls and their groups go out."""
+
+from __future__ import annotations
+
+from opreplay.trace.call import (
+    REASONS,
+    CallGroup,
+    Reason,
+    RecordedArgument,
+    RecordedCall,
+    RecordedTimes,
+    Skipped,
+    signature_of,
+)
+from opreplay.trace.errors import TraceError
+from opreplay.trace.kinds import REASON_OF_KIND, Kind, classify
+from opreplay.trace.reader import Trace, read_trace
+from opreplay.trace.selection import LEVELS, Level
+
+__all__ = [
+    "LEVELS",
+    "REASONS",
+    "REASON_OF_KIND",
+    "CallGroup",
+    "Kind",
+    "Level",
+    "Reason",
+    "RecordedArgument",
+    "RecordedCall",
+    "RecordedTimes",
+    "Skipped",
+    "Trace",
+    "TraceError",
+    "classify",
+    "read_trace",
+    "signature_of",
+]

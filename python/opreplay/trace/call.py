@@ -65,7 +65,7 @@ class RecordedArgument:
     strides: Dims | None
     """Strides in elements, shaped like ``dims``; None where the trace records no strides."""
     value: str | None
-    """Text of a scalar or scalar list; ``""`` if dropped; None where the trace records no values."""
+    """Text of a scalar or scalar list; ``""`` if dropped; None where no values are recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class RecordedCall:
     leaf: bool
     """True if no other operator ran inside this call."""
     kernels: tuple[str, ...]
-    """Names of all GPU kernels launched inside the call, child operators included, by start time."""
+    """Names of the GPU kernels launched inside, child operators included, by start time."""
     device_us: float | None
     """Span from the start of the first to the end of the last of those kernels [microseconds]."""
     device_self_us: float | None

@@ -1,0 +1,1 @@
+"""Shows results: rows come in; text on a terminal, JSON and CSV go out."""

@@ -1,0 +1,49 @@
+"""The annotation around each operator: lanes come in, an annotation per operator goes out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from opreplay.trace.events import Events, IdArray, Lanes
+from opreplay.trace.nesting import NOTHING, ROUNDING_US, nest, preorder
+
+__all__ = ["enclosing_annotations", "with_profiler_steps"]
+
+
+def with_profiler_steps(lanes: Lanes) -> Events:
+    """Returns the annotations, and the profiler steps that old traces put among the operators."""
+    names = lanes.op.names()
+    steps = np.array([name.startswith("ProfilerStep#") for name in names], bool)
+    rows = np.flatnonzero(steps[lanes.op.distinct])
+    extra, own = lanes.op.take(rows), lanes.annotation
+    joined = Events(
+        start=np.concatenate([own.start, extra.start]),
+        duration=np.concatenate([own.duration, extra.duration]),
+        thread=np.concatenate([own.thread, extra.thread]),
+        external_id=np.concatenate([own.external_id, extra.external_id]),
+        correlation=np.concatenate([own.correlation, extra.correlation]),
+        distinct=np.concatenate([own.distinct, extra.distinct + len(own.examples)]),
+        examples=own.examples + extra.examples,
+    )
+    return joined.take(preorder(joined))
+
+
+def enclosing_annotations(ops: Events, annotations: Events) -> IdArray:
+    """Returns for each operator the row of its innermost enclosing annotation, or `NOTHING`.
+
+    An annotation on the operator's own thread goes first; only without one does another thread
+    count (the backward pass runs on its own thread), and then the one that started last.
+    """
+    tree = nest(annotations)
+    end = np.maximum(ops.start, ops.end - ROUNDING_US)
+    found = tree.climb(tree.innermost(ops.thread, ops.start), end)
+    alone = np.flatnonzero(found == NOTHING)
+    for thread in np.unique(annotations.thread):
+        other = np.full(len(alone), thread, np.int64)
+        row = tree.climb(tree.innermost(other, ops.start[alone]), end[alone])
+        best = found[alone]
+        later = (row != NOTHING) & (
+            (best == NOTHING) | (annotations.start[row] > annotations.start[best])
+        )
+        found[alone[later]] = row[later]
+    return found

@@ -1,0 +1,50 @@
+"""Identical calls together: rows and their times come in, one summary per group goes out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from opreplay.trace.call import RecordedTimes
+from opreplay.trace.events import FloatArray, IdArray
+
+__all__ = ["median_rows", "times_by_group"]
+
+
+def times_by_group(
+    group: IdArray, count: int, total: FloatArray, own: FloatArray
+) -> dict[int, RecordedTimes]:
+    """Summarises times by group; a group without any call has no entry.
+
+    Args:
+        group: Group of each call, from 0 to `count` - 1.
+        count: Number of groups.
+        total: Time of each call.
+        own: Time of each call that no child owns.
+    """
+    order = np.lexsort((total, group))
+    calls = np.bincount(group, minlength=count)
+    present = np.flatnonzero(calls)
+    first = (np.cumsum(calls) - calls)[present]
+    ordered = total[order]
+    low = ordered[first + (calls[present] - 1) // 2]
+    high = ordered[first + calls[present] // 2]
+    columns = (
+        present,
+        (low + high) / 2,
+        np.bincount(group, total, count)[present],
+        np.bincount(group, own, count)[present],
+    )
+    return {
+        index: RecordedTimes(median=median, total=summed, self_total=own_sum)
+        for index, median, summed, own_sum in zip(
+            *(column.tolist() for column in columns), strict=True
+        )
+    }
+
+
+def median_rows(group: IdArray, count: int, row: IdArray, key: FloatArray) -> list[int]:
+    """Returns for each group the row with the (lower) median `key`; every group has a row."""
+    order = np.lexsort((key, group))
+    calls = np.bincount(group, minlength=count)
+    middle = np.cumsum(calls) - calls + (calls - 1) // 2
+    return row[order[middle]].tolist()  # type: ignore[no-any-return]

@@ -1,0 +1,139 @@
+"""Which operator launched which kernel: lanes come in, an owner per GPU event goes out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from opreplay.trace.events import NO_ID, BoolArray, Events, FloatArray, IdArray, Lanes
+from opreplay.trace.nesting import NOTHING, Nest
+
+__all__ = ["Launches", "captured", "link"]
+
+_GRAPH_LAUNCH = "GraphLaunch"
+_BEGIN_CAPTURE = "StreamBeginCapture"
+_END_CAPTURE = "StreamEndCapture"
+"""Parts of runtime calls' names: the vendors differ in prefix (cuda, hip, cu) and suffix (_v2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """GPU events by the operator that launched them."""
+
+    launch: IdArray
+    """Row of `Lanes.launch` by GPU event; `NOTHING` where the trace holds no launch record."""
+    owner: IdArray
+    """Row of the innermost operator by GPU event; `NOTHING` where none launched it."""
+    by_graph: BoolArray
+    """True by GPU event where a graph launch started it."""
+    launch_owner: IdArray
+    """Row of the innermost operator by launch."""
+    graph_launch: BoolArray
+    """True by launch where it launches a graph."""
+    _gpu_by_owner: IdArray
+    _owner_sorted: IdArray
+
+    def of_subtree(self, row: int, size: int) -> IdArray:
+        """Returns the GPU events launched by the `size` operators from `row` on."""
+        low, high = np.searchsorted(self._owner_sorted, [row, row + size])
+        return self._gpu_by_owner[low:high]
+
+
+def link(lanes: Lanes, tree: Nest) -> Launches:
+    """Finds the owner of each GPU event.
+
+    A GPU event belongs to the launch with its correlation number, and that launch to the
+    innermost operator running on the launching thread at that time. An event without a launch
+    belongs to the operator whose external id it carries.
+    """
+    launch = _matching(lanes.gpu.correlation, lanes.launch.correlation)
+    launch_owner = tree.innermost(lanes.launch.thread, lanes.launch.start)
+    unlinked = launch == NOTHING
+    owner = np.where(unlinked, NOTHING, _pick(launch_owner, launch))
+    # Some versions write the correlation number as the external id: that names no operator.
+    external_id = np.where(
+        unlinked & (lanes.gpu.external_id != lanes.gpu.correlation), lanes.gpu.external_id, NO_ID
+    )
+    by_id = _matching(external_id, lanes.op.external_id)
+    # Hand-made traces link launch and GPU event by external id alone.
+    by_launch_id = _matching(
+        np.where(by_id == NOTHING, external_id, NO_ID),
+        np.where(lanes.launch.correlation == NO_ID, lanes.launch.external_id, NO_ID),
+    )
+    launch = np.where(unlinked, by_launch_id, launch)
+    owner = np.where(
+        unlinked, np.where(by_id != NOTHING, by_id, _pick(launch_owner, launch)), owner
+    )
+    graph_launch = _named(lanes.launch, _GRAPH_LAUNCH)
+    order = np.lexsort((lanes.gpu.start, owner))
+    return Launches(
+        launch=launch,
+        owner=owner,
+        by_graph=np.isin(launch, np.flatnonzero(graph_launch)),
+        launch_owner=launch_owner,
+        graph_launch=graph_launch,
+        _gpu_by_owner=order.astype(np.int64),
+        _owner_sorted=owner[order],
+    )
+
+
+def captured(lanes: Lanes) -> BoolArray:
+    """Tells by operator whether it started while its thread was capturing a GPU graph.
+
+    Without a record of the runtime's capture calls, an annotation ``capture_*`` stands for them.
+    """
+    begin = np.flatnonzero(_named(lanes.launch, _BEGIN_CAPTURE))
+    if len(begin):
+        thread, start = lanes.launch.thread[begin], lanes.launch.start[begin]
+        stop = _first_after(lanes.launch, _named(lanes.launch, _END_CAPTURE), thread, start)
+    else:
+        names = lanes.annotation.names()
+        wanted = np.array([name.startswith("capture_") for name in names], bool)
+        scopes = lanes.annotation.take(np.flatnonzero(wanted[lanes.annotation.distinct]))
+        thread, start, stop = scopes.thread, scopes.start, scopes.end
+    inside = np.zeros(len(lanes.op), bool)
+    for interval in zip(thread, start, stop, strict=True):
+        inside |= (
+            (lanes.op.thread == interval[0])
+            & (lanes.op.start >= interval[1])
+            & (lanes.op.start <= interval[2])
+        )
+    return inside
+
+
+def _first_after(
+    events: Events, wanted: BoolArray, thread: IdArray, time: FloatArray
+) -> FloatArray:
+    """Returns the start of the first `wanted` event after each time on its thread, or infinity."""
+    first = [
+        np.min(events.start[wanted & (events.thread == t) & (events.start >= s)], initial=np.inf)
+        for t, s in zip(thread, time, strict=True)
+    ]
+    return np.array(first, np.float64)
+
+
+def _named(events: Events, part: str) -> BoolArray:
+    """Tells by event whether its name holds `part`."""
+    held: BoolArray = np.array([part in name for name in events.names()], bool)
+    return held[events.distinct]
+
+
+def _matching(wanted: IdArray, keys: IdArray) -> IdArray:
+    """Returns for each id of `wanted` the first row of `keys` that holds it, or `NOTHING`."""
+    known = np.flatnonzero(keys != NO_ID)
+    order = known[np.argsort(keys[known], kind="stable")]
+    at = np.searchsorted(keys[order], wanted)
+    found = np.full(len(wanted), NOTHING, np.int64)
+    inside = np.flatnonzero((at < len(order)) & (wanted != NO_ID))
+    hit = inside[keys[order[at[inside]]] == wanted[inside]]
+    found[hit] = order[at[hit]]
+    return found
+
+
+def _pick(values: IdArray, row: IdArray) -> IdArray:
+    """Returns `values[row]`, and `NOTHING` where `row` is `NOTHING`."""
+    picked = np.full(len(row), NOTHING, np.int64)
+    found = np.flatnonzero(row != NOTHING)
+    picked[found] = values[row[found]]
+    return picked

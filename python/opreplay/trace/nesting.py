@@ -1,0 +1,109 @@
+"""Which event runs inside which: start and end times come in, parents and subtrees go out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from opreplay.trace.events import BoolArray, Events, FloatArray, IdArray
+
+__all__ = ["NOTHING", "ROUNDING_US", "Nest", "nest", "preorder"]
+
+NOTHING = -1
+"""Row that stands for no event."""
+
+ROUNDING_US = 1.0
+"""How far a child may end after its parent: old traces round times to whole microseconds."""
+
+
+def preorder(events: Events) -> IdArray:
+    """Returns rows by thread and start, an enclosing event before those that it encloses."""
+    order = np.lexsort((events.external_id, -events.duration, events.start, events.thread))
+    return order.astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """The tree of events that `preorder` has sorted; a row's subtree is the rows after it."""
+
+    parent: IdArray
+    """Row of the innermost enclosing event on the same thread, or `NOTHING`."""
+    depth: IdArray
+    """Number of enclosing events."""
+    size: IdArray
+    """Number of rows in the subtree, the event itself included."""
+    _thread: IdArray
+    _start: FloatArray
+    _end: FloatArray
+
+    def innermost(self, thread: IdArray, time: FloatArray) -> IdArray:
+        """Returns for each thread and time the row of the innermost event that runs then."""
+        found = np.full(len(time), NOTHING, np.int64)
+        for value in np.unique(thread):
+            low, high = np.searchsorted(self._thread, [value, value + 1])
+            asked = np.flatnonzero(thread == value)
+            at = np.searchsorted(self._start[low:high], time[asked], side="right") + low - 1
+            found[asked] = np.where(at < low, NOTHING, at)
+        return self.climb(found, time)
+
+    def climb(self, row: IdArray, time: FloatArray) -> IdArray:
+        """Replaces each row by its innermost ancestor (or itself) that has not ended at `time`."""
+        row = row.copy()
+        active = np.flatnonzero(row != NOTHING)
+        while len(active):
+            active = active[self._end[row[active]] < time[active]]
+            row[active] = self.parent[row[active]]
+            active = active[row[active] != NOTHING]
+        return row
+
+    def reduce(self, own: FloatArray, combine: np.ufunc) -> FloatArray:
+        """Returns for each row the values of its subtree, combined."""
+        total = own.copy()
+        for depth in range(int(self.depth.max(initial=0)), 0, -1):
+            rows = np.flatnonzero(self.depth == depth)
+            combine.at(total, self.parent[rows], total[rows])
+        return total
+
+    def nearest(self, wanted: BoolArray) -> IdArray:
+        """Returns for each row its innermost ancestor that is `wanted`, or `NOTHING`."""
+        row = self.parent.copy()
+        active = np.flatnonzero(row != NOTHING)
+        while len(active):
+            active = active[~wanted[row[active]]]
+            row[active] = self.parent[row[active]]
+            active = active[row[active] != NOTHING]
+        return row
+
+
+def nest(events: Events) -> Nest:
+    """Returns the tree of `events`, which are sorted by `preorder`."""
+    count = len(events)
+    parent = [NOTHING] * count
+    depth = [0] * count
+    size = [1] * count
+    starts, ends = events.start.tolist(), events.end.tolist()
+    threads = events.thread.tolist()
+    open_rows: list[int] = []
+    for row in range(count):
+        start, end, thread = starts[row], ends[row], threads[row]
+        while open_rows:
+            top = open_rows[-1]
+            if threads[top] == thread and start < ends[top] and end <= ends[top] + ROUNDING_US:
+                parent[row], depth[row] = top, len(open_rows)
+                break
+            closed = open_rows.pop()
+            if open_rows:
+                size[open_rows[-1]] += size[closed]
+        open_rows.append(row)
+    while len(open_rows) > 1:
+        closed = open_rows.pop()
+        size[open_rows[-1]] += size[closed]
+    return Nest(
+        parent=np.array(parent, np.int64),
+        depth=np.array(depth, np.int64),
+        size=np.array(size, np.int64),
+        _thread=events.thread,
+        _start=events.start,
+        _end=events.end,
+    )

@@ -1,0 +1,203 @@
+"""Reads a trace: a file comes in, its recorded calls and their groups go out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from opreplay.trace.arguments import read_arguments, unrecorded_sentence
+from opreplay.trace.call import CallGroup, RecordedArgument, RecordedCall, signature_of
+from opreplay.trace.document import parse_events
+from opreplay.trace.events import NO_ID, IdArray, name_of, read_lanes
+from opreplay.trace.grouping import median_rows, times_by_group
+from opreplay.trace.missing import missing_sentences
+from opreplay.trace.nesting import NOTHING
+from opreplay.trace.selection import Level, select_rows
+from opreplay.trace.source import Progress, read_bytes
+from opreplay.trace.timeline import Timeline, build_timeline
+
+__all__ = ["Trace", "read_trace"]
+
+
+def read_trace(path: str | Path, *, progress: Progress | None = None) -> Trace:
+    """Reads a Kineto trace: a JSON file, plain or gzip, a pipe, or ``"-"`` for standard input.
+
+    Args:
+        path: The file.
+        progress: Called with the bytes read so far and the file's size (None for a pipe).
+
+    Raises:
+        TraceError: The file is unreadable, cut off, foreign or empty.
+    """
+    events = parse_events(path, read_bytes(path, progress=progress))
+    return Trace(str(path), build_timeline(read_lanes(events)))
+
+
+class Trace:
+    """The operator calls of a trace. Its times are columns; calls are made when asked for."""
+
+    def __init__(self, path: str, timeline: Timeline) -> None:
+        """Wraps what `read_trace` has read.
+
+        Args:
+            path: The file's name, for messages.
+            timeline: Its events.
+        """
+        self.path = path
+        self.timeline = timeline
+        self._arguments: dict[int, tuple[RecordedArgument, ...] | None] = {}
+        self._signatures: dict[int, str] = {}
+
+    def __len__(self) -> int:
+        """Number of recorded calls."""
+        return len(self.timeline.lanes.op)
+
+    @cached_property
+    def missing(self) -> tuple[str, ...]:
+        """What the trace doesn't record, each a sentence with the flag or version that does."""
+        operators = [
+            self._arguments_of(distinct)
+            for distinct, kind in enumerate(self.timeline.kinds)
+            if kind == "operator"
+        ]
+        return missing_sentences(self.timeline.lanes, operators)
+
+    def calls(self, op: str | None = None) -> Iterator[RecordedCall]:
+        """Yields the calls of `op`, or of every operator, by start time."""
+        for row in select_rows(self.timeline, ops=() if op is None else (op,)):
+            yield self._call(int(row))
+
+    def groups(
+        self,
+        *,
+        ops: Iterable[str] = (),
+        match: str | None = None,
+        scope: str | None = None,
+        level: Level = "all",
+        top: int | None = None,
+        limit: int | None = None,
+    ) -> list[CallGroup]:
+        """Groups identical calls, by first start time, or by falling time where `top` is given.
+
+        Args:
+            ops: Exact names; none means every name.
+            match: Regular expression that occurs in the name.
+            scope: Annotation that encloses the calls: its whole name, or else a part of it.
+            level: Place in the nest of operators.
+            top: Keeps so many groups with the most recorded device time, or host time in a
+                trace without any.
+            limit: Keeps so many of the groups that are left.
+
+        Raises:
+            ValueError: A choice is malformed, or no annotation fits `scope`.
+        """
+        rows = select_rows(self.timeline, ops=ops, match=match, scope=scope, level=level)
+        groups = self._group(rows)
+        if top is not None:
+            groups = _sorted_by_time(groups, level)[:top]
+        return groups[:limit]
+
+    def _group(self, rows: IdArray) -> list[CallGroup]:
+        line = self.timeline
+        group, signatures = self._number_by_signature(rows)
+        count = len(signatures)
+        duration, span = line.lanes.op.duration[rows], line.device[rows]
+        host = times_by_group(group, count, duration, line.host_self[rows])
+        launched = ~np.isnan(span)
+        device = times_by_group(
+            group[launched], count, span[launched], line.device_self[rows][launched]
+        )
+        # Where some calls of a group launched kernels, one of these stands for all.
+        eligible = launched | ~np.isin(group, list(device))
+        time = np.where(launched, span, duration)
+        middle = median_rows(group[eligible], count, rows[eligible], time[eligible])
+        sizes = np.bincount(group, minlength=count).tolist()
+        in_graph = (np.bincount(group, line.in_graph[rows], count) > 0).tolist()
+        groups = []
+        for index, signature in enumerate(signatures):
+            call = self._call(middle[index])
+            groups.append(
+                CallGroup(
+                    signature=signature,
+                    call=call,
+                    count=sizes[index],
+                    host=host[index],
+                    device=device.get(index),
+                    kernels=tuple(Counter(call.kernels).items()),
+                    in_graph=in_graph[index],
+                    unrecorded=self._unrecorded(middle[index], call),
+                )
+            )
+        return groups
+
+    def _number_by_signature(self, rows: IdArray) -> tuple[IdArray, list[str]]:
+        """Numbers the signatures of `rows` by first occurrence; returns each row's number too."""
+        distinct, first = np.unique(self.timeline.lanes.op.distinct[rows], return_index=True)
+        numbers: dict[str, int] = {}
+        number_of = np.zeros(len(self.timeline.lanes.op.examples), np.int64)
+        for index in distinct[np.argsort(first)].tolist():
+            number_of[index] = numbers.setdefault(self._signature(index), len(numbers))
+        return number_of[self.timeline.lanes.op.distinct[rows]], list(numbers)
+
+    def _arguments_of(self, distinct: int) -> tuple[RecordedArgument, ...] | None:
+        if distinct not in self._arguments:
+            self._arguments[distinct] = read_arguments(self.timeline.lanes.op.examples[distinct])
+        return self._arguments[distinct]
+
+    def _signature(self, distinct: int) -> str:
+        if distinct not in self._signatures:
+            name = name_of(self.timeline.lanes.op.examples[distinct])
+            self._signatures[distinct] = signature_of(name, self._arguments_of(distinct))
+        return self._signatures[distinct]
+
+    def _unrecorded(self, row: int, call: RecordedCall) -> str | None:
+        if call.arguments is not None:
+            return None
+        ops = self.timeline.lanes.op
+        return unrecorded_sentence(ops.examples[ops.distinct[row]])
+
+    def _call(self, row: int) -> RecordedCall:
+        line, ops = self.timeline, self.timeline.lanes.op
+        gpu = line.lanes.gpu
+        launched = line.launches.of_subtree(row, int(line.tree.size[row]))
+        launched = launched[np.argsort(gpu.start[launched], kind="stable")]
+        external_id, parent, step = (
+            int(column[row]) for column in (ops.external_id, line.parent, line.step)
+        )
+        return RecordedCall(
+            name=ops.name(row),
+            arguments=self._arguments_of(int(ops.distinct[row])),
+            start_us=float(ops.start[row]),
+            duration_us=float(ops.duration[row]),
+            self_us=float(line.host_self[row]),
+            thread=line.lanes.threads[ops.thread[row]],
+            external_id=None if external_id == NO_ID else external_id,
+            step=None if step == NOTHING else line.annotations.name(step),
+            parent=None if parent == NOTHING else ops.name(parent),
+            leaf=bool(line.leaf[row]),
+            kernels=tuple(gpu.name(int(event)) for event in launched),
+            device_us=float(line.device[row]) if len(launched) else None,
+            device_self_us=float(line.device_self[row]) if len(launched) else None,
+            in_graph=bool(line.in_graph[row]),
+        )
+
+
+def _sorted_by_time(groups: list[CallGroup], level: Level) -> list[CallGroup]:
+    """Sorts by falling device time, or host time where no group has any.
+
+    Self time counts, so that no kernel ranks its enclosing operators as well; where those are
+    all that is shown, they answer for what runs inside.
+    """
+    on_device = any(group.device for group in groups)
+
+    def time(group: CallGroup) -> float:
+        times = group.device if on_device else group.host
+        if times is None:
+            return 0.0
+        return times.total if level == "outermost" else times.self_total
+
+    return sorted(groups, key=time, reverse=True)
