@@ -272,6 +272,8 @@ TORCH_LIBRARY_FRAGMENT(opreplay, m) {
   m.def(
       "req_to_token.out(Tensor block_table, Tensor seq_lens, int block_size, *, "
       "Tensor(a!) values, Tensor(b!) status) -> ()");
+  m.def("check_block_status(Tensor status) -> ()", opreplay::check_block_status);
+  m.def("check_token_status(Tensor status) -> ()", opreplay::check_token_status);
 }
 
 TORCH_LIBRARY_IMPL(opreplay, CompositeExplicitAutograd, m) {

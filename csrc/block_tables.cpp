@@ -71,7 +71,7 @@ BlockRequest block_request(const at::Tensor& seq_lens,
 }
 
 /// Throws what the status says; the pool's part names the ways out.
-void check_status(const BlockStatus& status, const BlockRequest& request) {
+void throw_status(const BlockStatus& status) {
   switch (status.error) {
     case kernels::kNegativeLength:
       TORCH_CHECK_VALUE(
@@ -82,9 +82,7 @@ void check_status(const BlockStatus& status, const BlockRequest& request) {
                         status.sequence,
                         " takes ",
                         status.value,
-                        " blocks of ",
-                        request.block_size,
-                        " tokens, the table's width is ",
+                        " blocks, the table's width is ",
                         status.limit,
                         "; widen it or use on_exhausted=\"shrink_lengths\"");
     case kernels::kPoolExhausted:
@@ -170,7 +168,7 @@ void fill_block_table(const BlockTable& out,
   const auto* const lens = seq_lens.const_data_ptr<int32_t>();
   auto* const table = out.table.mutable_data_ptr<int32_t>();
   kernels::plan_blocks_cpu(lens, request, plan);
-  check_status(*plan.status, request);
+  throw_status(*plan.status);
   kernels::fill_block_table_cpu(table, request, plan, at_parallel_for);
 }
 
@@ -216,7 +214,7 @@ void fill_block_csr(const BlockCsr& out,
   auto* const indices = out.kv_indices.mutable_data_ptr<int32_t>();
   auto* const last = out.kv_last_page_len.mutable_data_ptr<int32_t>();
   kernels::plan_blocks_cpu(lens, request, plan);
-  check_status(*plan.status, request);
+  throw_status(*plan.status);
   kernels::fill_block_csr_cpu(indices, last, request, plan, at_parallel_for);
 }
 
@@ -240,6 +238,13 @@ BlockCsr block_csr(const at::Tensor& seq_lens,
     out.kv_indices = out.kv_indices.narrow(0, 0, out.kv_indptr[-1].item<int64_t>());
   }
   return out;
+}
+
+void check_block_status(const at::Tensor& status) {
+  check_buffer("status", status, at::kInt, status.device());
+  check_sizes("status", status, {kernels::kBlockStatusSize});
+  const at::Tensor on_cpu = status.cpu();
+  throw_status(status_in(on_cpu));
 }
 
 }  // namespace opreplay

@@ -67,7 +67,7 @@ void check_index_buffer(const at::Tensor& values, const at::Tensor& like) {
 }
 
 /// Throws what the status says.
-void check_status(const TokenStatus& status) {
+void throw_status(const TokenStatus& status) {
   switch (status.error) {
     case kernels::kNegativeQuery:
       TORCH_CHECK_VALUE(
@@ -143,7 +143,7 @@ void fill_query_start_loc(const TokenIndex& out, const at::Tensor& query_lens) {
   kernels::fill_query_starts_cpu(out.values.mutable_data_ptr<int32_t>(),
                                  &status_in(out.status),
                                  token_batch(nullptr, query_lens, kInt32Max, kInt32Max));
-  check_status(status_in(out.status));
+  throw_status(status_in(out.status));
 }
 
 TokenIndex query_start_loc(const at::Tensor& query_lens) {
@@ -163,7 +163,7 @@ void fill_positions(const TokenIndex& out,
   const at::Tensor starts = at::empty({batch.num_seqs + 1}, query_lens.options());
   auto* const first = starts.mutable_data_ptr<int32_t>();
   kernels::fill_query_starts_cpu(first, &status_in(out.status), batch);
-  check_status(status_in(out.status));
+  throw_status(status_in(out.status));
   kernels::fill_positions_cpu(index_output(out.values), first, batch, at_parallel_for);
 }
 
@@ -192,7 +192,7 @@ void fill_slot_mapping(const TokenIndex& out,
   const at::Tensor starts = at::empty({batch.num_seqs + 1}, query_lens.options());
   auto* const first = starts.mutable_data_ptr<int32_t>();
   kernels::fill_query_starts_cpu(first, &status_in(out.status), batch);
-  check_status(status_in(out.status));
+  throw_status(status_in(out.status));
   kernels::fill_slots_cpu(index_output(out.values), first, table, batch, at_parallel_for);
 }
 
@@ -230,7 +230,7 @@ void fill_req_to_token(const TokenIndex& out,
                                   table,
                                   token_batch(&seq_lens, seq_lens, kInt32Max, row_tokens),
                                   at_parallel_for);
-  check_status(status_in(out.status));
+  throw_status(status_in(out.status));
 }
 
 TokenIndex req_to_token(const at::Tensor& block_table,
@@ -245,6 +245,12 @@ TokenIndex req_to_token(const at::Tensor& block_table,
       empty_status(seq_lens)};
   fill_req_to_token(out, block_table, seq_lens, block_size);
   return out;
+}
+
+void check_token_status(const at::Tensor& status) {
+  check_status_buffer(status, status);
+  const at::Tensor on_cpu = status.cpu();
+  throw_status(status_in(on_cpu));
 }
 
 }  // namespace opreplay

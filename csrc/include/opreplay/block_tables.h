@@ -99,6 +99,9 @@ OPREPLAY_API void fill_block_csr(const BlockCsr& out,
                                  int64_t num_blocks,
                                  const BlockOptions& options);
 
+/// Throws what the status of a block table says, if it says anything. Synchronises on a device.
+OPREPLAY_API void check_block_status(const at::Tensor& status);
+
 /// An index tensor and the status ([4]: error, sequence, value, limit) that comes with it.
 struct TokenIndex {
   at::Tensor values;
@@ -143,5 +146,8 @@ OPREPLAY_API void fill_req_to_token(const TokenIndex& out,
                                     const at::Tensor& block_table,
                                     const at::Tensor& seq_lens,
                                     int64_t block_size);
+
+/// Throws what the status of a token index says, if it says anything. Synchronises on a device.
+OPREPLAY_API void check_token_status(const at::Tensor& status);
 
 }  // namespace opreplay
