@@ -29,7 +29,8 @@ _DEVICE_ERROR = re.compile(r"\b(?:CUDA|HIP|XPU|MPS) error\b|device-side assert")
 _OUT_OF_MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory", re.IGNORECASE)
 _NO_KERNEL = re.compile(r"^Could not run '\S+' with arguments from the '\w+' backend")
 _DTYPE_REFUSED = re.compile(
-    r"not implemented for '|[Uu]nsupported (?:data ?|scalar ?)?[Tt]ype|dtype.*not supported"
+    r"expected scalar type|not implemented for '|[Uu]nsupported (?:data ?|scalar ?)?[Tt]ype"
+    r"|dtype.*not supported"
     r"|not support(?:ed)?\b.*\b(?:dtype|type|Half|BFloat16|Float8)"
 )
 
@@ -51,19 +52,22 @@ class PreparedCall:
 class Attempt:
     """Resolves, prepares and times calls with one set of options, one at a time."""
 
-    def __init__(self, options: ReplayOptions, *, device: str) -> None:
-        """Reads the dispatcher.
+    def __init__(
+        self, options: ReplayOptions, *, device: str, resolver: Resolver | None = None
+    ) -> None:
+        """Reads the dispatcher, unless it is given what has read it.
 
         Args:
             options: How calls are replayed.
             device: Where they run.
+            resolver: A resolver for that device; the default is a new one.
 
         Raises:
             ImportError: A module of `options.imports` cannot be imported.
         """
         self._options = options
         self._device = device
-        self._resolver = Resolver(
+        self._resolver = resolver or Resolver(
             imports=options.imports, allow_mismatch=options.allow_mismatch, device=device
         )
 

@@ -110,7 +110,7 @@ def describe_environment(device: str, *, threads: int | None = None) -> Environm
     return Environment(
         opreplay=metadata.version("opreplay"),
         python=platform.python_version(),
-        torch=torch.__version__,
+        torch=str(torch.__version__),  # a class of torch otherwise, which the parent would import
         built_for_torch=_C.build_torch_version,
         cuda=torch.version.cuda,
         hip=torch.version.hip,

@@ -5,36 +5,44 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from opreplay.memory import default_memory_budget, free_memory
 from opreplay.recipes import DefaultFill, InputTensor, Recipe, RecipeCall, RecipeError, find_recipe
 from opreplay.resolve.call import Argument, ResolvedCall, TensorSpec, TorchValue
 from opreplay.trace.call import Skipped
 
 __all__ = ["Inputs", "default_memory_budget", "free_memory", "make_inputs"]
 
-ATEN_INTEGERS = (1, 128)
-"""Default range of integers in aten: no division by zero, and every integer dtype holds it."""
+ATEN_INTEGERS = (1, 65)
+"""Default range of integers in aten: no division by zero, every integer dtype holds it, and its
+length is a power of two, which are the fastest ranges to fill."""
 
-_INTEGER_VIEWS: dict[torch.dtype, torch.dtype] = {
+_QUANTIZED = {
     torch.qint8: torch.int8,
     torch.quint8: torch.uint8,
     torch.qint32: torch.int32,
     torch.quint4x2: torch.uint8,
     torch.quint2x4: torch.uint8,
-    torch.bits8: torch.uint8,
-    torch.bits16: torch.uint16,
-    torch.bits1x8: torch.uint8,
-    torch.bits2x4: torch.uint8,
-    torch.bits4x2: torch.uint8,
-} | {getattr(torch, f"{sign}int{bits}"): torch.uint8 for sign in ("", "u") for bits in range(1, 8)}
-"""Dtypes that no kernel fills, and the integers that their memory is filled as."""
+}
+"""Quantized dtypes, and the integers that hold their values."""
 
 _QUANTIZED_PER_BYTE = {torch.quint4x2: 2, torch.quint2x4: 4}
 """Elements in a byte, where a byte holds several and the dtype's item size does not say so."""
+
+_BIT_PATTERNS = {
+    torch.bits1x8: torch.uint8,
+    torch.bits2x4: torch.uint8,
+    torch.bits4x2: torch.uint8,
+    torch.bits8: torch.uint8,
+    torch.bits16: torch.uint16,
+} | {getattr(torch, f"{sign}int{bits}"): torch.uint8 for sign in ("", "u") for bits in range(1, 8)}
+"""Dtypes without arithmetic, and the integers of the same size."""
+
+_FILLED_AS = _QUANTIZED | _BIT_PATTERNS
+"""Dtypes that no kernel fills, and the integers that their memory is filled as."""
 
 _GIB = float(1 << 30)
 
@@ -113,74 +121,6 @@ def storage_bytes(spec: TensorSpec) -> int:
     return spec.storage_numel * spec.dtype.itemsize
 
 
-def default_memory_budget(device: str) -> int:
-    """Returns 80 % of the memory that is free on a device now [bytes]."""
-    return free_memory(device) * 4 // 5
-
-
-def free_memory(device: str) -> int:
-    """Returns the memory that a process can still take on a device [bytes].
-
-    On the CPU it is the smaller of what the kernel calls available and what the control groups of
-    this process leave.
-    """
-    if torch.device(device).type != "cpu":
-        free, _total = torch.accelerator.get_memory_info(torch.device(device))
-        return int(free)
-    return min(_available_memory(Path("/proc/meminfo")), *_cgroup_rests(Path("/")))
-
-
-def _available_memory(meminfo: Path) -> int:
-    for line in meminfo.read_text().splitlines():
-        key, _, rest = line.partition(":")
-        if key == "MemAvailable":
-            return int(rest.split()[0]) * 1024
-    raise OSError(f"{meminfo} has no line MemAvailable")
-
-
-def _cgroup_rests(root: Path) -> Iterator[int]:
-    """Yields what each memory control group of this process leaves, of version 1 and 2.
-
-    A limit of a parent group holds for the child too, so every level up to the mount point counts.
-    Inside a container the mount shows the container's own group at its root.
-    """
-    try:
-        groups = (root / "proc/self/cgroup").read_text().splitlines()
-    except FileNotFoundError:
-        return
-    mount = root / "sys/fs/cgroup"
-    for group in groups:
-        _, controllers, path = group.split(":", 2)
-        if controllers == "":
-            base, limit, usage = mount, "memory.max", "memory.current"
-        elif "memory" in controllers.split(","):
-            base, limit, usage = mount / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
-        else:
-            continue
-        directory = base / path.lstrip("/")
-        for level in (directory, *directory.parents):
-            if (
-                level.is_relative_to(base)
-                and (rest := _group_rest(level, limit, usage)) is not None
-            ):
-                yield rest
-
-
-def _group_rest(directory: Path, limit: str, usage: str) -> int | None:
-    """Returns limit minus usage of one group; page cache that can be dropped counts as free."""
-    try:
-        allowed = (directory / limit).read_text().strip()
-        used = int((directory / usage).read_text())
-        statistics = (directory / "memory.stat").read_text()
-    except FileNotFoundError:
-        return None
-    if allowed == "max":
-        return None
-    counts = dict(line.split() for line in statistics.splitlines())
-    droppable = int(counts.get("total_inactive_file", counts.get("inactive_file", 0)))
-    return max(0, int(allowed) - used + droppable)
-
-
 def _tensor_specs(resolved: ResolvedCall) -> Iterator[tuple[Argument, TensorSpec]]:
     for argument in resolved.arguments:
         values = argument.value if isinstance(argument.value, tuple) else (argument.value,)
@@ -253,7 +193,7 @@ def _empty(
         # torch warns that complex32 is experimental and that quantized dtypes will go; the trace
         # has them, so there is nothing for the user to do.
         warnings.simplefilter("ignore", UserWarning)
-        if spec.dtype in (torch.qint8, torch.quint8, torch.qint32, *_QUANTIZED_PER_BYTE):
+        if spec.dtype in _QUANTIZED:
             make = torch._empty_affine_quantized
             storage = make(
                 [spec.storage_numel], scale=1 / 128, zero_point=0, dtype=spec.dtype, device=device
@@ -264,7 +204,7 @@ def _empty(
             value = torch.empty(0, dtype=spec.dtype, device=device)
     memory = storage.untyped_storage()
     value.set_(memory, 0, spec.dims, spec.strides)
-    filled_as = _INTEGER_VIEWS.get(spec.dtype)
+    filled_as = _FILLED_AS.get(spec.dtype)
     elements = storage
     if filled_as is not None:
         elements = torch.empty(0, dtype=filled_as, device=device).set_(memory)
@@ -294,7 +234,7 @@ def _default_fill(argument: Argument, spec: TensorSpec, *, aten: bool) -> Defaul
 
 def _is_integer(dtype: torch.dtype) -> bool:
     """Tells whether elements are plain integers or bools, one in each item."""
-    return not (dtype.is_floating_point or dtype.is_complex or dtype in _INTEGER_VIEWS)
+    return not (dtype.is_floating_point or dtype.is_complex or dtype in _FILLED_AS)
 
 
 def _zeroed_integers(resolved: ResolvedCall) -> tuple[str, ...]:

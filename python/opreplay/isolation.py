@@ -213,7 +213,12 @@ class Isolated(Generic[G, J, A]):
         before: tuple[J, A | Died | TimedOut] | None = None
         for job in jobs:
             shared = self._worker is not None and self._worker.answered > 0
-            answer = self._run(job)
+            try:
+                answer = self._run(job)
+            except KeyboardInterrupt:  # the job before has ended: its answer is kept
+                if before is not None:
+                    yield before[1]
+                raise
             if isinstance(answer, Died):
                 logger.debug("worker died (%s); trying the job again alone", answer.cause)
                 answer = self._run(job)

@@ -7,9 +7,9 @@ import io
 import json
 
 import pytest
+from kineto_events import SHARED_TRACES, TINY_TRACE, event, kernel, launch, op, write
 from rich.console import Console
 
-from kineto_events import SHARED_TRACES, TINY_TRACE, event, kernel, launch, op, write
 from opreplay.report.inspect import add_arguments, inspect_command, print_inspection
 from opreplay.trace import read_trace
 

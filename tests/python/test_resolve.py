@@ -202,6 +202,13 @@ def test_r20_integer_scalars_stay_integers(resolver):
     assert type(value(resolved, "alpha")) is int
 
 
+def test_complex_scalars_are_read(resolver):
+    resolved = resolve(
+        resolver, "aten::fill_", tensor(2, type="c10::complex<float>"), scalar("0.+1.j")
+    )
+    assert value(resolved, "value") == 1j
+
+
 def test_r35_missing_strides_are_taken_as_contiguous_and_said(resolver):
     resolved = resolve(resolver, "aten::mm", tensor(2, 3, strides=None), tensor(3, 4, strides=None))
     assert value(resolved, "self").strides == (3, 1)
@@ -220,6 +227,12 @@ def test_r35_missing_value_without_default_names_argument_and_flag(resolver):
     assert skipped.reason == "metadata_missing"
     assert "argument dim (int)" in skipped.detail
     assert "record_shapes=True" in skipped.detail
+
+
+def test_a_recorded_scalar_without_value_is_not_taken_as_none(resolver):
+    skipped = resolver.resolve(call("aten::clamp", tensor(4), scalar(None), scalar(None)))
+    assert skipped.reason == "metadata_missing"
+    assert "min" in skipped.detail
 
 
 def test_call_without_shapes_is_metadata_missing(resolver):
@@ -510,7 +523,10 @@ def test_instruction_set_is_asked_of_this_machine(monkeypatch):
 
 
 def test_resolving_imports_no_library_of_a_known_namespace_until_it_is_met():
-    code = "import sys, opreplay.resolve as r; r.Resolver(); print('vllm' in sys.modules)"
+    code = (
+        "import sys; from opreplay.resolve import Resolver; "
+        "Resolver(); print('vllm' in sys.modules)"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"
 

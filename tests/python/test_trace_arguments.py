@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from kineto_events import TINY_TRACE, calls_of, event, op, trace_of
+
 from opreplay.trace import RecordedArgument, read_trace
 
 R44_TYPES = (

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from kineto_events import SHARED_TRACES, kernel, launch, op, trace_of
+
 from opreplay.trace import read_trace
 from opreplay.trace.breakdown import CAUSES, break_down
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from kineto_events import event, op, write
+
 from opreplay.trace import read_trace
 
 EVENT = (

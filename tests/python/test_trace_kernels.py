@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from kineto_events import SHARED_TRACES, calls_of, event, kernel, launch, op, trace_of
+
 from opreplay.trace import read_trace
 from opreplay.trace.nesting import NOTHING
 

@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-
 from kineto_events import SHARED_TRACES, TINY_TRACE, event, kernel, launch, op, trace_of
+
 from opreplay.trace import LEVELS, read_trace, signature_of
 
 MATRICES = {"types": ["float", "float"], "dims": [[2, 3], [3, 4]]}

@@ -11,10 +11,10 @@ import threading
 from pathlib import Path
 
 import pytest
-
 from kineto_events import SHARED_TRACES, event, write
+
 from opreplay.trace import TraceError, read_trace
-from opreplay.trace.source import read_bytes
+from opreplay.trace.source import read_pieces
 
 DOCUMENT = {"traceEvents": [event("aten::mm"), event("aten::add", ts=20)]}
 TEXT = json.dumps(DOCUMENT).encode()
@@ -45,7 +45,7 @@ def test_plain_json_reads_under_a_gz_name(tmp_path):
 def test_gzip_members_and_padding_after_them_read_as_one_document(tmp_path):
     path = tmp_path / "trace.gz"
     path.write_bytes(gzip.compress(TEXT[:30]) + gzip.compress(TEXT[30:]) + b"\0" * 100)
-    assert read_bytes(path) == TEXT
+    assert b"".join(read_pieces(path)) == TEXT
 
 
 def test_a_gzip_member_that_begins_at_a_chunk_boundary_is_read(tmp_path, monkeypatch):
@@ -53,7 +53,7 @@ def test_a_gzip_member_that_begins_at_a_chunk_boundary_is_read(tmp_path, monkeyp
     monkeypatch.setattr("opreplay.trace.source._CHUNK", len(first))
     path = tmp_path / "trace.gz"
     path.write_bytes(first + second + b"\0" * 2 * len(first))
-    assert read_bytes(path) == TEXT
+    assert b"".join(read_pieces(path)) == TEXT
 
 
 def test_a_pipe_is_read(tmp_path):
@@ -130,10 +130,10 @@ def test_json_damaged_in_the_middle_names_the_place(tmp_path):
         (b"\xff\xd8\xff\xe0", "a JPEG image"),
         (b"PK\x03\x04rest", "a zip archive"),
         (b"\x28\xb5\x2f\xfd1", "Zstandard data"),
-        (b"hello, this is text", "'hello, t'"),
+        (b"hello, this is text", "'hello, this ', which begins no JSON document"),
         (b"\x80\x02}q\x00", "begins no JSON document"),
-        (b'"text"', "found a JSON str"),
-        (b"{" * 5000 + b"}" * 5000, "damaged|nested"),
+        (b'"text"', "begins no JSON document"),
+        (b"{" * 5000 + b"}" * 5000, "byte 1: found '{{{{{{{{{{{{' where JSON expects"),
     ],
     ids=["png", "jpeg", "zip", "zstd", "text", "pickle", "string", "braces"],
 )
@@ -141,9 +141,19 @@ def test_a_foreign_file_is_named(tmp_path, data, found):
     assert re.search(found, failure_of(write(tmp_path / "file", data)))
 
 
-def test_json_that_is_too_deep_is_refused(tmp_path):
+def test_deep_nesting_takes_no_stack(tmp_path):
     path = write(tmp_path / "deep.json", b"[" * 200_000 + b"]" * 200_000)
-    assert "nested deeper" in failure_of(path)
+    assert "holds no event" in failure_of(path)
+
+
+def test_an_event_that_is_nested_too_deep_is_refused(tmp_path):
+    deep = (
+        json.dumps(event("deep"))
+        .encode()
+        .replace(b"{}", b'{"a": ' + b"[" * 9999 + b"]" * 9999 + b"}")
+    )
+    path = write(tmp_path / "deep.json", b"[" + deep + b"]")
+    assert "byte 1: the event that begins here is no JSON" in failure_of(path)
 
 
 def test_a_json_object_without_events_names_its_keys(tmp_path):
@@ -170,7 +180,7 @@ def test_an_empty_gzip_is_refused(tmp_path):
 
 
 def test_a_number_is_no_trace(tmp_path):
-    assert "found a JSON int" in failure_of(write(tmp_path / "n.json", b"12"))
+    assert "found '12', which begins no JSON" in failure_of(write(tmp_path / "n.json", b"12"))
 
 
 def test_a_missing_file_is_refused(tmp_path):

@@ -34,6 +34,7 @@ with registering_as("built-in"):
         aten_index,
         aten_linalg,
         aten_losses,
+        aten_masks,
         aten_optimizers,
         aten_overwritten,
         aten_pooling,
@@ -41,4 +42,7 @@ with registering_as("built-in"):
         aten_sequences,
         aten_sorted,
         aten_sparse,
+        fbgemm,
+        jagged,
+        torchvision,
     )

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from opreplay.recipes.call import InputTensor, RecipeCall
+from opreplay.recipes.call import RecipeCall
 from opreplay.recipes.lengths import split, starts
 from opreplay.recipes.registry import recipe
 
 __all__: list[str] = []
-
-
-def _bounds(bounds: InputTensor, rows: int, longest: int | None) -> list[int]:
-    """Writes where each sequence starts and the last ends; returns the lengths."""
-    lengths = split(rows, bounds.numel - 1, longest=longest)
-    bounds.write_list(starts(lengths))
-    return lengths
 
 
 @recipe(
@@ -29,31 +22,46 @@ def _bounds(bounds: InputTensor, rows: int, longest: int | None) -> list[int]:
 )
 def varlen_attention(call: RecipeCall) -> str | None:
     """Sequences fill the rows there are; the longest is as long as recorded, the others equal."""
-    told = []
-    for side, names, longest_names, rows_of in (
-        ("query", ("cum_seq_q", "cu_seqlens_q"), ("max_q", "max_seqlen_q"), "query"),
-        ("key", ("cum_seq_k", "cu_seqlens_k"), ("max_k", "max_seqlen_k"), "key"),
-    ):
-        longest = next((call.value(name) for name in longest_names if call.has(name)), None)
-        dims = call.tensor(rows_of).dims
-        # Packed efficient attention has a leading batch dimension of one.
-        rows = dims[0] if len(dims) == 3 else dims[0] * dims[1]
-        for bounds in call.present(*names):
-            if bounds.numel > 1:
-                lengths = _bounds(bounds, rows, longest)
-                told.append(f"{len(lengths)} {side} sequences of {lengths[-1]} to {lengths[0]}")
-        if side == "key":
-            for used in call.present("seqused_k", "seqlen_k"):
-                length = longest or max(1, rows // max(used.numel, 1))
-                used.fill_integers(length, length + 1)
-                told.append(f"keys used: {length}")
-    if call.has_tensor("block_table"):
-        table = call.tensor("block_table")
+    told = [
+        *_bounds(call, "query", ("cum_seq_q", "cu_seqlens_q"), ("max_q", "max_seqlen_q")),
+        *_bounds(call, "key", ("cum_seq_k", "cu_seqlens_k"), ("max_k", "max_seqlen_k")),
+    ]
+    for used in call.present("seqused_k", "seqlen_k"):
+        longest = _longest(call, ("max_k", "max_seqlen_k"))
+        length = longest or max(1, _rows(call, "key") // max(used.numel, 1))
+        used.fill_integers(length, length + 1)
+        told.append(f"{length} keys used of each sequence")
+    for table in call.present("block_table"):
         blocks = call.tensor("key").dims[0]
         table.write_distinct(blocks)
         told.append(f"blocks distinct in [0, {blocks})")
     call.fill_floats(0.5, 1.5, "logsumexp", "q_descale", "k_descale", "v_descale")
     return "; ".join(told) or None
+
+
+def _bounds(
+    call: RecipeCall, side: str, names: tuple[str, ...], longest: tuple[str, ...]
+) -> list[str]:
+    """Writes where each sequence of one side starts and the last ends; tells their lengths."""
+    told = []
+    for bounds in call.present(*names):
+        if bounds.numel < 2:  # The backward of dense attention takes empty tensors.
+            continue
+        lengths = split(_rows(call, side), bounds.numel - 1, longest=_longest(call, longest))
+        bounds.write_list(starts(lengths))
+        told.append(f"{len(lengths)} {side} sequences of {lengths[-1]} to {lengths[0]}")
+    return told
+
+
+def _rows(call: RecipeCall, side: str) -> int:
+    """Returns the rows of all sequences; packed efficient attention has a batch of one before."""
+    dims = call.tensor(side).dims
+    return dims[0] if len(dims) == 3 else dims[0] * dims[1]
+
+
+def _longest(call: RecipeCall, names: tuple[str, ...]) -> int | None:
+    """Returns the recorded length of the longest sequence; None where none is."""
+    return next((int(call.value(name)) for name in names if call.has(name)), None)
 
 
 @recipe(
@@ -87,11 +95,10 @@ def attention_mask(call: RecipeCall) -> str | None:
 @recipe("aten::_grouped_mm", "aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2")
 def grouped_mm(call: RecipeCall) -> str | None:
     """Groups share the rows there are, each a multiple of 16 bytes long where that fits."""
-    left = "self"
     call.fill_floats(0.5, 1.5, "scale_a", "scale_b", "scale_result")
     if not call.has_tensor("offs"):
         return None
-    offs, first, second = call.tensor("offs"), call.tensor(left), call.tensor("mat2")
+    offs, first, second = call.tensor("offs"), call.tensor("self"), call.tensor("mat2")
     if len(first.dims) == 3:
         total = second.dims[-1]
     else:

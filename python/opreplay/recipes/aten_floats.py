@@ -134,11 +134,7 @@ def norm_statistics(call: RecipeCall) -> str | None:
     )
 
 
-@recipe(
-    "aten::_scaled_mm",
-    "aten::_scaled_mm_v2",
-    "aten::_scaled_grouped_mm_v2",
-)
+@recipe("aten::_scaled_mm", "aten::_scaled_mm_v2")
 def scales(call: RecipeCall) -> str | None:
     """Scales of quantized operands are positive."""
     return _positive(call, "scale_a", "scale_b", "scale_result")

@@ -73,9 +73,9 @@ def embedding_bag_backward(call: RecipeCall) -> str:
     summary = _uniform(indices, rows, "indices")
     bags = _size(call.tensor("grad").dims, 0)
     sizes = split(indices.numel, bags)
-    owner = [bag for bag, size in enumerate(sizes) for _ in range(size)]
     offset2bag = call.tensor("offset2bag")
-    offset2bag.write_list(owner[: offset2bag.numel])
+    owner = torch.repeat_interleave(torch.tensor(sizes, device=offset2bag.device))
+    offset2bag.write(owner[: offset2bag.numel].to(offset2bag.dtype))
     if call.has_tensor("bag_size"):
         bag_size = call.tensor("bag_size")
         bag_size.write_list(sizes[: bag_size.numel])
@@ -213,9 +213,3 @@ def one_hot(call: RecipeCall) -> str:
 def bincount(call: RecipeCall) -> str:
     """Bins, uniform."""
     return _uniform(call.tensor("self"), max(call.value("minlength"), 1), "bins")
-
-
-@recipe("aten::unravel_index")
-def unravel_index(call: RecipeCall) -> str:
-    """Positions in the flattened shape, uniform."""
-    return _uniform(call.tensor("indices"), math.prod(call.value("shape")), "indices")

@@ -37,26 +37,22 @@ def pack_padded_sequence_backward(call: RecipeCall) -> str:
     return f"batch sizes descend and add up to {rows}"
 
 
-@recipe(
-    "aten::lstm",
-    "aten::gru",
-    "aten::rnn_relu",
-    "aten::rnn_tanh",
-    cpu=(),
-)
+@recipe("aten::lstm", "aten::gru", "aten::rnn_relu", "aten::rnn_tanh")
 def packed_rnn(call: RecipeCall) -> str | None:
     """Batch sizes of packed input descend from the batch of the hidden state."""
     if not call.has_tensor("batch_sizes"):
         return None
-    hidden = call.present("hx")[0]
-    batch, rows = hidden.dims[1], call.tensor("data").dims[0]
+    batch, rows = call.present("hx")[0].dims[1], call.tensor("data").dims[0]
+    batch_sizes = call.tensor("batch_sizes")
+    steps = batch_sizes.numel
     sizes: list[int] = []
-    steps = call.tensor("batch_sizes").numel
-    for step in range(steps):
-        sizes.append(min(batch, rows - sum(sizes) - (steps - 1 - step)))
-    if sum(sizes) != rows or min(sizes, default=1) < 1:
+    left = rows
+    for later in reversed(range(steps)):
+        sizes.append(min(batch, left - later))
+        left -= sizes[-1]
+    if left or min(sizes, default=1) < 1:
         raise RecipeError(f"{rows} rows in {steps} steps do not fit a batch of {batch}")
-    call.tensor("batch_sizes").write_list(sizes)
+    batch_sizes.write_list(sizes)
     return f"batch sizes descend from {batch} and add up to {rows}"
 
 
@@ -78,41 +74,6 @@ def segment_reduce(call: RecipeCall) -> str | None:
         offsets.write(row.to(offsets.dtype).expand(offsets.dims))
         told.append(f"{count} segments of equal length")
     return "; ".join(told) or None
-
-
-@recipe("aten::_jagged_to_padded_dense_forward")
-def jagged_to_padded_dense(call: RecipeCall) -> str:
-    """Offsets ascend to the rows of the values, level by level."""
-    return _jagged_offsets(call, call.tensor("values").dims[0], call.value("max_lengths"))
-
-
-@recipe("aten::_padded_dense_to_jagged_forward")
-def padded_dense_to_jagged(call: RecipeCall) -> str:
-    """Offsets ascend to the recorded number of rows; without it, every sequence is full."""
-    dims = call.tensor("dense").dims
-    levels = call.tensors("offsets")
-    longest = list(dims[1 : 1 + len(levels)])
-    rows = call.value("total_L")
-    if rows is None:
-        rows = dims[0]
-        for length in longest:
-            rows *= length
-    return _jagged_offsets(call, rows, longest)
-
-
-def _jagged_offsets(call: RecipeCall, rows: int, longest: list[int]) -> str:
-    """Writes offsets: each level's last entry is the number of sequences of the next one."""
-    levels = call.tensors("offsets")
-    for level, offsets in enumerate(levels):
-        if offsets is None:
-            continue
-        following = levels[level + 1] if level + 1 < len(levels) else None
-        total = rows if following is None else following.numel - 1
-        lengths = split(total, offsets.numel - 1)
-        if lengths and lengths[0] > longest[level]:
-            raise RecipeError(f"{total} rows do not fit sequences of at most {longest[level]}")
-        offsets.write_list(starts(lengths))
-    return f"offsets ascend to {rows}, lengths equal"
 
 
 @recipe("aten::_nested_tensor_from_mask", "aten::_nested_tensor_from_mask_left_aligned")

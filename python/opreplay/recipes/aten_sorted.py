@@ -63,7 +63,7 @@ def repeat_interleave(call: RecipeCall) -> str | None:
     return f"repeats add up to {total}"
 
 
-@recipe("aten::tensor_split", cpu=())
+@recipe("aten::tensor_split")
 def tensor_split(call: RecipeCall) -> str | None:
     """Split points ascend within the dimension; a number of sections is at least one."""
     name = "tensor_indices_or_sections"
@@ -104,39 +104,19 @@ def assert_async(call: RecipeCall) -> str:
     return "the condition holds"
 
 
-@recipe("aten::masked_scatter", "aten::masked_scatter_")
-def masked_scatter(call: RecipeCall) -> str:
-    """No more elements are masked than the source holds; half of them at most."""
-    mask = call.tensor("mask")
-    # A mask is broadcast to self: each of its elements stands for this many.
-    copies = max(1, call.tensor("self").numel // max(1, mask.numel))
-    count = min(mask.numel // 2, call.tensor("source").numel // copies)
-    mask.write_true(count)
-    return f"{count} elements of the mask are true"
-
-
-@recipe("aten::masked_scatter_backward")
-def masked_scatter_backward(call: RecipeCall) -> str:
-    """Half of the elements are masked, no more than the gradient has room for."""
-    mask = call.tensor("mask")
-    count = mask.numel // 2
-    mask.write_true(count)
-    return f"{count} elements of the mask are true"
-
-
-@recipe("aten::masked_select_backward")
-def masked_select_backward(call: RecipeCall) -> str:
-    """As many elements are masked as the gradient has values."""
-    mask = call.tensor("mask")
-    copies = max(1, call.tensor("input").numel // max(1, mask.numel))
-    count = call.tensor("grad").numel // copies
-    mask.write_true(count)
-    return f"{count} elements of the mask are true"
-
-
-@recipe("aten::_spdiags", "aten::sparse_diags")
+@recipe("aten::_spdiags")
 def spdiags(call: RecipeCall) -> str:
     """Offsets of diagonals, none twice."""
     offsets = call.tensor("offsets")
     offsets.write_list(list(range(offsets.numel)))
     return "offsets ascend from 0"
+
+
+@recipe("aten::narrow")
+def narrow(call: RecipeCall) -> str | None:
+    """A start that is a tensor lies within the dimension."""
+    if not call.has_tensor("start"):
+        return None
+    end = call.tensor("self").dims[call.value("dim")] - call.value("length") + 1
+    call.tensor("start").fill_integers(0, end)
+    return f"start uniform in [0, {end})"

@@ -162,13 +162,12 @@ class InputTensor:
         for dim, stride in enumerate(target.stride()):
             if stride == 0 and target.size(dim) > 1:
                 target, values = target.narrow(dim, 0, 1), values.narrow(dim, 0, 1)
+        if _overlaps(target):
+            raise RecipeError(f"elements share memory: sizes {self.dims}, {target.stride() = }")
         self._filled = True
         if self._elements.numel() > target.numel():
             self._elements.zero_()
-        try:
-            target.copy_(values)
-        except RuntimeError as error:
-            raise RecipeError(f"values cannot be written: {error}") from error
+        target.copy_(values)
 
     def write_list(self, values: Sequence[int]) -> None:
         """Writes one number per element, the last dimension running fastest.
@@ -346,6 +345,17 @@ def _limits(dtype: torch.dtype) -> tuple[int, int]:
     """Returns the least and the greatest value of an integer dtype."""
     info = torch.iinfo(dtype)
     return info.min, info.max
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Tells whether a dimension steps to places that the smaller strides reach already."""
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (size - 1)
+    return False
 
 
 def _scattering_step(count: int) -> int:
