@@ -1,9 +1,9 @@
 """Builds MoE routing and the tables that MoE kernels sort it into: sizes in, int32 tensors out.
 
-Every builder runs where its tensors are, gives the same bits on every device, and has an ``out=`` form
-that fills recorded buffers in place. On the CPU a table that does not fit, or an id that is no expert,
-raises ``ValueError``. On a device that is known only there: the call then reads the table's ``status``,
-which synchronises once, unless a graph is being captured.
+Every builder runs where its tensors are, gives the same bits on every device, and has an ``out=``
+form that fills recorded buffers in place. On the CPU a table that does not fit, or an id that is no
+expert, raises ``ValueError``. On a device that is known only there: the call then reads the table's
+``status``, which synchronises once, unless a graph is being captured.
 """
 
 from __future__ import annotations
@@ -170,19 +170,20 @@ def topk_routing(
 ) -> Routing:
     """Draws ``top_k`` distinct experts for each token.
 
-    ``uniform``, ``zipf`` and ``hot`` draw a token's experts one after the other without replacement, in
-    proportion to their loads (Plackett-Luce), so that a hot expert gets less than its share. The others
-    give every expert an exact number of tokens, spread over the tokens at random.
+    ``uniform``, ``zipf`` and ``hot`` draw a token's experts one after the other without
+    replacement, in proportion to their loads (Plackett-Luce), so that a hot expert gets less than
+    its share. The others give every expert an exact number of tokens, spread over them at random.
 
     Args:
         num_tokens: M, rows of the result.
         num_experts: E, routed experts.
         top_k: K, routed experts of a token.
-        distribution: ``uniform``; ``zipf``, load of the r-th hottest expert proportional to ``r ** -s``;
-            ``hot``, all tokens on ``hot`` experts; ``balanced``, counts differ by at most one, also
-            between the ``ranks``; ``histogram``, counts in proportion to the loads given, at most M for
-            an expert; ``power_law``, counts from a density proportional to ``x ** -alpha`` on
-            [1, 0.8 M]; ``one_hot``, every token on the same K experts. Hot experts are random ones.
+        distribution: ``uniform``; ``zipf``, the load of the r-th hottest expert is proportional to
+            ``r ** -s``; ``hot``, all tokens on ``hot`` experts; ``balanced``, counts differ by at
+            most one, also between the ``ranks``; ``histogram``, counts in proportion to the loads
+            given, at most M for an expert; ``power_law``, counts from a density proportional to
+            ``x ** -alpha`` on [1, 0.8 M]; ``one_hot``, every token on the same K experts. Which
+            experts are hot is random.
         s: exponent of ``zipf``.
         alpha: exponent of ``power_law``.
         hot: active experts of ``hot``.
@@ -193,8 +194,8 @@ def topk_routing(
         shared_experts: experts that every token takes, with the ids from E on, appended to its row.
         layers: layers at once, each with hot experts of its own.
         seed: chooses the draw.
-        device: where to draw. The few integers per expert that describe the distribution are copied there,
-            which synchronises once; under graph capture, make them before and give ``table``.
+        device: where to draw. The few integers per expert that describe the distribution are copied
+            there, which synchronises once; for a graph capture, make them before and give ``table``.
         out: topk_ids and topk_weights to fill.
         table: what :func:`routing_table` returned for the same arguments; needs ``out``.
 
@@ -253,7 +254,7 @@ def routing_table(
     seed: int = 0,
     device: str | torch.device = "cpu",
 ) -> Tensor:
-    """Makes what :func:`topk_routing` draws from, so that the draw itself can be captured in a graph.
+    """Makes what :func:`topk_routing` draws from, so that a graph can capture the draw itself.
 
     A few int32 for each expert and layer, with the meaning of the arguments as there.
     """
@@ -291,22 +292,22 @@ def moe_align_block_size(
 ) -> MoeAlignTable:
     """Sorts pairs by expert in the layout of vLLM and SGLang.
 
-    Each expert's pairs ascend and are padded to whole blocks; an expert without pairs has no block; ids
-    outside [0, E) are left out, as the engines' kernels do.
+    Each expert's pairs ascend and are padded to whole blocks; an expert without pairs has no block;
+    ids outside [0, E) are left out, as the engines' kernels do.
 
     Args:
         topk_ids: [M, K] int32, int64 or uint32.
         num_experts: E, over all ranks.
         block_size: rows of a block.
         expert_map: int32 [E], the local id of each expert, negative for an expert of another rank.
-        foreign: what becomes of pairs of other ranks: ``drop`` leaves them out and numbers blocks by local
-            id; ``mark`` keeps them, and their blocks are called -1.
+        foreign: what becomes of pairs of other ranks: ``drop`` leaves them out and numbers blocks by
+            local id; ``mark`` keeps them, and their blocks are called -1.
         length: entries of sorted_token_ids, by default M * K + E * (block_size - 1).
         unused_expert: what blocks past the last valid one are called; older engines have 0.
-        out: sorted_token_ids, expert_ids and num_tokens_post_padded to fill, in the lengths they have.
+        out: sorted_token_ids, expert_ids, num_tokens_post_padded to fill, as long as they are.
 
     Raises:
-        ValueError: an argument is out of range, or the table does not fit; the text says by how much.
+        ValueError: an argument is out of range, or the table does not fit; the text says how far.
     """
     options: dict[str, Any] = {
         "expert_map": expert_map,
@@ -314,11 +315,12 @@ def moe_align_block_size(
         "unused_expert": unused_expert,
     }
     if out is None:
-        *tensors, status = torch.ops.opreplay.moe_align_block_size(
+        ids, experts, padded, status = torch.ops.opreplay.moe_align_block_size(
             topk_ids, num_experts, block_size, length=length, **options
         )
+        out = (ids, experts, padded)
     else:
-        tensors, status = list(out), _new_status(topk_ids, _SORT_STATUS)
+        status = _new_status(topk_ids, _SORT_STATUS)
         torch.ops.opreplay.moe_align_block_size.out(
             topk_ids,
             num_experts,
@@ -331,7 +333,7 @@ def moe_align_block_size(
         )
     if _must_check(status):
         torch.ops.opreplay.check_moe_status(status)
-    return MoeAlignTable(*tensors, status, num_experts, block_size, padding=topk_ids.numel())
+    return MoeAlignTable(*out, status, num_experts, block_size, topk_ids.numel())
 
 
 def batched_moe_align_block_size(
@@ -349,17 +351,18 @@ def batched_moe_align_block_size(
         max_tokens: rows that each expert has room for.
         block_size: rows of a block.
         expert_num_tokens: int32 [E], rows that each expert has in use.
-        out: sorted_token_ids, expert_ids and num_tokens_post_padded to fill, in the lengths they have.
+        out: sorted_token_ids, expert_ids, num_tokens_post_padded to fill, as long as they are.
 
     Raises:
         ValueError: a number of tokens is outside [0, max_tokens], or the table does not fit.
     """
     if out is None:
-        *tensors, status = torch.ops.opreplay.batched_moe_align_block_size(
+        ids, experts, padded, status = torch.ops.opreplay.batched_moe_align_block_size(
             max_tokens, block_size, expert_num_tokens
         )
+        out = (ids, experts, padded)
     else:
-        tensors, status = list(out), _new_status(expert_num_tokens, _BATCHED_STATUS)
+        status = _new_status(expert_num_tokens, _BATCHED_STATUS)
         torch.ops.opreplay.batched_moe_align_block_size.out(
             max_tokens,
             block_size,
@@ -371,8 +374,8 @@ def batched_moe_align_block_size(
         )
     if _must_check(status):
         torch.ops.opreplay.check_batched_status(status, max_tokens)
-    experts = expert_num_tokens.numel()
-    return MoeAlignTable(*tensors, status, experts, block_size, padding=experts * max_tokens)
+    num_experts = expert_num_tokens.numel()
+    return MoeAlignTable(*out, status, num_experts, block_size, num_experts * max_tokens)
 
 
 def moe_sorting(
@@ -390,8 +393,8 @@ def moe_sorting(
 ) -> MoeSortingTable:
     """Sorts pairs by expert in the layout of aiter and CK.
 
-    Each expert's tokens ascend and are padded to whole blocks; an expert without tokens has no block.
-    What the engines leave undefined past the last block is padding here.
+    Each expert's tokens ascend and are padded to whole blocks; an expert without tokens has no
+    block. What the engines leave undefined past the last block is padding here.
 
     Args:
         topk_ids: [M, K] int32, int64 or uint32, distinct within a row; M < 2**24, K < 256.
@@ -403,12 +406,12 @@ def moe_sorting(
         length: entries of sorted_ids, by default M * K + E * block_size - K.
         sentinel: what stands for no pair: ``topk_m`` is K << 24 | tokens, ``m`` is tokens alone.
         unused_expert: what blocks past the last valid one are called.
-        out: sorted_ids, sorted_weights, sorted_expert_ids and num_valid_ids to fill, in the lengths they
-            have; num_valid_ids may have one entry.
+        out: sorted_ids, sorted_weights, sorted_expert_ids, num_valid_ids to fill, as long as they
+            are; num_valid_ids may have one entry.
 
     Raises:
-        ValueError: an argument is out of range, an id is no expert or comes twice in a row, or the table
-            does not fit; the text says by how much.
+        ValueError: an argument is out of range, an id is no expert or comes twice in a row, or the
+            table does not fit; the text says how far.
     """
     options: dict[str, Any] = {
         "expert_mask": expert_mask,
@@ -417,11 +420,12 @@ def moe_sorting(
         "unused_expert": unused_expert,
     }
     if out is None:
-        *tensors, status = torch.ops.opreplay.moe_sorting(
+        ids, weights, experts, valid, status = torch.ops.opreplay.moe_sorting(
             topk_ids, topk_weights, num_experts, block_size, length=length, **options
         )
+        out = (ids, weights, experts, valid)
     else:
-        tensors, status = list(out), _new_status(topk_ids, _SORT_STATUS)
+        status = _new_status(topk_ids, _SORT_STATUS)
         torch.ops.opreplay.moe_sorting.out(
             topk_ids,
             topk_weights,
@@ -437,7 +441,7 @@ def moe_sorting(
     if _must_check(status):
         torch.ops.opreplay.check_moe_status(status)
     known_experts = num_experts if expert_mask is None else expert_mask.numel()
-    return MoeSortingTable(*tensors, status, known_experts, block_size, topk_ids.size(0))
+    return MoeSortingTable(*out, status, known_experts, block_size, topk_ids.size(0))
 
 
 def grouped_gemm(
@@ -464,11 +468,12 @@ def grouped_gemm(
         ValueError: an argument is out of range, an id is no expert, or the rows do not fit.
     """
     if out is None:
-        *tensors, problem_sizes, status = torch.ops.opreplay.grouped_gemm(
+        *tensors, status = torch.ops.opreplay.grouped_gemm(
             topk_ids, num_experts, n=n, k=k, align=align
         )
+        ends, starts, permutation, inverse, counts, problems = tensors
+        out = (ends, starts, permutation, inverse, counts, problems)
     else:
-        *tensors, problem_sizes = out
         status = _new_status(topk_ids, _SORT_STATUS)
         torch.ops.opreplay.grouped_gemm.out(
             topk_ids,
@@ -481,12 +486,12 @@ def grouped_gemm(
             permutation=out[2],
             inverse=out[3],
             tokens_per_expert=out[4],
-            problem_sizes=problem_sizes,
+            problem_sizes=out[5],
             status=status,
         )
     if _must_check(status):
         torch.ops.opreplay.check_moe_status(status)
-    return GroupedGemm(*tensors, problem_sizes, status)
+    return GroupedGemm(*out, status)
 
 
 _SORT_STATUS = 3
@@ -518,7 +523,7 @@ def _block_stats(
     num_experts: int,
     ranks: int,
 ) -> LoadStats:
-    """Counts the real entries of each expert's blocks; blocks that belong to no expert here count not."""
+    """Counts the real entries of the experts here; blocks called -1 belong to another rank."""
     valid = int(num_valid[0])
     experts = block_experts[: valid // block_size].to(torch.int64)
     rows = real[:valid].view(-1, block_size).sum(1)
