@@ -20,8 +20,8 @@ __all__ = ["LoadStats", "load_stats", "read_histogram"]
 class LoadStats:
     """How a routing loads the experts.
 
-    The time of a decode step follows the active experts, whose weights are read; the time of a prefill
-    step follows the padded rows, which are computed.
+    The time of a decode step follows the active experts, whose weights are read; the time of a
+    prefill step follows the padded rows, which are computed.
     """
 
     num_experts: int
@@ -30,7 +30,7 @@ class LoadStats:
     real_rows: int
     """Pairs of a token and an expert."""
     padded_rows: int
-    """Rows with the padding of each expert to whole blocks; the real rows where there are no blocks."""
+    """Rows with each expert padded to whole blocks; the real rows where there are no blocks."""
     max_over_mean: float
     """Rows of the most loaded expert over the mean of all experts; 0 without rows."""
     load_per_rank: tuple[int, ...]
@@ -64,9 +64,9 @@ def load_stats(
 def read_histogram(path: str | Path) -> Tensor:
     """Reads the load of each expert, float64 [E] or [layers, E], from a file.
 
-    JSON holds a list, or a list for each layer, or an object with either under ``"counts"``. CSV holds
-    one number a line, or a layer a line, or has a header that names ``expert``, ``count`` and perhaps
-    ``layer``. An npz file holds one array, or one called ``counts``.
+    JSON holds a list, or a list for each layer, or an object with either under ``"counts"``. CSV
+    holds one number a line, or a layer a line, or has a header that names ``expert``, ``count`` and
+    perhaps ``layer``. An npz file holds one array, or one called ``counts``.
     """
     path = Path(path)
     readers: dict[str, Callable[[Path], Any]] = {
