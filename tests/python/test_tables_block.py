@@ -144,7 +144,7 @@ def options_of(request) -> dict:
 
 
 @given(request=requests())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_block_table_equals_the_reference(request):
     lens, options = ints(*request["lens"]), options_of(request)
     arguments = (lens, request["size"], request["num_blocks"])
@@ -164,7 +164,7 @@ def test_a_block_table_equals_the_reference(request):
 
 
 @given(request=requests(), spare=st.none() | st.integers(0, 50))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_compressed_rows_hold_the_blocks_of_the_dense_table(request, spare):
     expected = reference(**{**request, "width": None})
     arguments = (ints(*request["lens"]), request["size"], request["num_blocks"])
@@ -196,7 +196,7 @@ def test_compressed_rows_hold_the_blocks_of_the_dense_table(request, spare):
     spare=st.none() | st.integers(0, 20),
     dtype=st.sampled_from([torch.int32, torch.int64]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_token_indices_equal_the_reference(batch, size, spare, dtype):
     lens, queries = ints(*(n for n, _ in batch)), ints(*(q for _, q in batch))
     table = block_table(lens, size, 1000, width=90).table
@@ -447,7 +447,7 @@ def test_impossible_totals_are_refused_with_the_limits():
         seq_lens(5, high=10, total=4)
     with pytest.raises(ValueError, match=r"total <= 50, got 51"):
         seq_lens(5, high=10, total=51)
-    with pytest.raises(ValueError, match=r"sum 20 can have .* 80 to 156, got 200"):
+    with pytest.raises(ValueError, match=r"sum 20 can have .* 80 to 152, got 200"):
         seq_lens(5, high=10, total=20, total_squares=200)
     with pytest.raises(ValueError, match="total_squares 200 alone"):
         seq_lens(5, high=10, total_squares=200)
