@@ -208,7 +208,8 @@ void Call::restore(const Call& source) {
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     if (!is_updated(op_.schema().arguments()[i])) continue;
     std::vector<at::Tensor> from;
-    for_each_tensor(source.arguments_[i], [&](const at::Tensor& tensor) { from.push_back(tensor); });
+    for_each_tensor(source.arguments_[i],
+                    [&](const at::Tensor& tensor) { from.push_back(tensor); });
     std::size_t next = 0;
     for_each_tensor(arguments_[i], [&](const at::Tensor& tensor) {
       const at::Tensor& original = from[next++];

@@ -149,8 +149,8 @@ Samples time_call(Call& call, const TimingPlan& plan) {
 
 Samples time_rotated(std::vector<Call>& calls, const TimingPlan& plan, const at::Tensor& evict) {
   TORCH_CHECK_VALUE(!calls.empty(), "time_rotated needs at least one call, got none");
-  const bool restore = calls.front().updates_arguments() &&
-                       calls.front().updated_bytes() <= kRestoreLimit;
+  const bool restore =
+      calls.front().updates_arguments() && calls.front().updated_bytes() <= kRestoreLimit;
   const bool renew = calls.front().changes_metadata();
   const Call pristine = restore ? calls.front().copies(1, at::Tensor()).front() : calls.front();
   const std::vector<Call> originals = renew ? calls : std::vector<Call>();
@@ -180,8 +180,8 @@ Call empty_call(int64_t arguments) {
                     kMaxEmptyArguments,
                     " arguments, got ",
                     arguments);
-  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(
-      "opreplay::empty_call", empty_overload(arguments).c_str());
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("opreplay::empty_call",
+                                                                 empty_overload(arguments).c_str());
   std::vector<c10::IValue> values;
   for (int64_t i = 0; i < arguments; ++i) values.emplace_back(at::empty({1}));
   return Call(op, std::move(values));
