@@ -50,9 +50,6 @@ int64_t warm_up(const std::function<void(int64_t)>& issue,
                 const TimingPlan& plan,
                 int64_t start) {
   int64_t batch = 1;
-  if (plan.warmup_ns == 0) return batch;
-  before_sample();
-  issue(1);  // the first call of an operator may compile, allocate or choose: never timed
   while (true) {
     before_sample();
     const int64_t begin = now_ns();
@@ -89,7 +86,19 @@ Samples measure(const std::function<void(int64_t)>& issue,
                 const TimingPlan& plan) {
   const int64_t start = now_ns();
   Samples result;
-  result.batch = warm_up(issue, before_sample, plan, start);
+  result.batch = 1;
+  if (plan.warmup_ns > 0) {
+    before_sample();
+    const int64_t begin = now_ns();
+    issue(1);  // the first call of an operator may compile, allocate or choose
+    const int64_t first = now_ns() - begin;
+    if (first >= plan.limit_ns) {
+      result.ns.push_back(static_cast<double>(first));
+      result.stop_reason = "time_limit";
+      return result;
+    }
+    result.batch = warm_up(issue, before_sample, plan, start);
+  }
   result.ns.reserve(static_cast<std::size_t>(plan.max_samples));
   std::size_t next_check = static_cast<std::size_t>(plan.min_samples);
   while (true) {

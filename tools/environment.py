@@ -39,7 +39,9 @@ def chosen_python(torch: str) -> str:
         if python is None:
             sys.exit(f"opreplay: PYTHON={os.environ['PYTHON']} is not an executable")
         if not has(python, "torch"):
-            sys.exit(f"opreplay: {python} has no torch: run '{python} -m pip install {torch}' first")
+            sys.exit(
+                f"opreplay: {python} has no torch: run '{python} -m pip install {torch}' first"
+            )
         return python
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         python = str(Path(os.environ.get(variable, "")) / "bin" / "python")

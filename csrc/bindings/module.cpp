@@ -2,12 +2,14 @@
 // Python bindings: registers, holds no logic but the conversion of values.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <ATen/ScalarOps.h>
 #include <c10/core/DispatchKey.h>
 
+#include <exception>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,7 +67,9 @@ GradMode grad_mode(const std::string& name) {
 }
 
 std::string grad_mode_name(GradMode mode) {
-  return mode == GradMode::kInference ? "inference" : mode == GradMode::kNoGrad ? "no_grad" : "grad";
+  return mode == GradMode::kInference ? "inference"
+         : mode == GradMode::kNoGrad  ? "no_grad"
+                                      : "grad";
 }
 
 /// A Python number where the schema wants a tensor: a wrapped number, as torch.add(x, 2) makes it.
@@ -142,6 +146,17 @@ Samples time_rotated_calls(const std::vector<Call*>& calls,
   return time_rotated(turn, plan, evict.value_or(at::Tensor()));
 }
 
+/// Gives errors of torch and of Python operators the Python type and text that torch gives them.
+void translate_torch_errors(std::exception_ptr error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::Error&) {
+    torch::translate_exception_to_python(error);
+  } catch (const python_error&) {
+    torch::translate_exception_to_python(error);
+  }
+}
+
 void bind_operators(py::module_& module) {
   py::class_<Parameter>(module, "Parameter")
       .def_readonly("name", &Parameter::name)
@@ -159,10 +174,11 @@ void bind_operators(py::module_& module) {
       });
 
   py::class_<c10::OperatorHandle>(module, "Operator")
+      .def_property_readonly("name",
+                             [](const c10::OperatorHandle& op) { return op.operator_name().name; })
       .def_property_readonly(
-          "name", [](const c10::OperatorHandle& op) { return op.operator_name().name; })
-      .def_property_readonly(
-          "overload", [](const c10::OperatorHandle& op) { return op.operator_name().overload_name; })
+          "overload",
+          [](const c10::OperatorHandle& op) { return op.operator_name().overload_name; })
       .def_property_readonly(
           "schema", [](const c10::OperatorHandle& op) { return c10::toString(op.schema()); })
       .def_property_readonly("parameters",
@@ -170,11 +186,18 @@ void bind_operators(py::module_& module) {
                                const auto& arguments = op.schema().arguments();
                                return std::vector<Parameter>(arguments.begin(), arguments.end());
                              })
-      .def("has_kernel",
-           [](const c10::OperatorHandle& op, const std::string& key) {
-             return op.hasComputedKernelForDispatchKey(c10::parseDispatchKey(key));
-           },
-           py::arg("dispatch_key"));
+      .def(
+          "has_kernel",
+          [](const c10::OperatorHandle& op, const std::string& key) {
+            return op.hasComputedKernelForDispatchKey(c10::parseDispatchKey(key));
+          },
+          py::arg("dispatch_key"))
+      .def(
+          "registers",
+          [](const c10::OperatorHandle& op, const std::string& key) {
+            return op.hasKernelForDispatchKey(c10::parseDispatchKey(key));
+          },
+          py::arg("dispatch_key"));
 
   py::class_<OperatorIndex>(module, "OperatorIndex")
       .def(py::init<>())
@@ -222,18 +245,20 @@ void bind_timing(py::module_& module) {
 PYBIND11_MODULE(_C, module) {
   module.doc() = "The compiled part of opreplay";
   module.attr("build_torch_version") = OPREPLAY_TORCH_VERSION;
+  py::register_local_exception_translator(&translate_torch_errors);
   bind_operators(module);
 
   py::class_<Call>(module, "Call")
       .def(py::init(&make_call), py::arg("operator"), py::arg("arguments"))
       .def("run", &run, py::arg("mode") = "inference")
       .def("arguments", [](const Call& call) { return to_python(call.arguments()); })
-      .def("copies",
-           [](const Call& call, int64_t count, const std::optional<at::Tensor>& arena) {
-             return call.copies(count, arena.value_or(at::Tensor()));
-           },
-           py::arg("count"),
-           py::arg("arena") = py::none())
+      .def(
+          "copies",
+          [](const Call& call, int64_t count, const std::optional<at::Tensor>& arena) {
+            return call.copies(count, arena.value_or(at::Tensor()));
+          },
+          py::arg("count"),
+          py::arg("arena") = py::none())
       .def_property_readonly("argument_bytes", &Call::argument_bytes)
       .def_property_readonly("updated_bytes", &Call::updated_bytes)
       .def_property_readonly("updates_arguments", &Call::updates_arguments);

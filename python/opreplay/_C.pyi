@@ -43,7 +43,9 @@ class Operator:
     @property
     def parameters(self) -> list[Parameter]: ...
     def has_kernel(self, dispatch_key: str) -> bool:
-        """Whether the dispatcher finds a kernel for a key, for instance ``"CPU"``."""
+        """Whether the dispatcher finds a kernel for a key, fallbacks included, as ``"CPU"``."""
+    def registers(self, dispatch_key: str) -> bool:
+        """Whether a kernel is registered at a key itself; aliases as ``"Autograd"`` count."""
 
 class OperatorIndex:
     """All overloads that the dispatcher knows, by operator name."""

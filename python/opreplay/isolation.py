@@ -27,12 +27,16 @@ logger = logging.getLogger(__name__)
 
 J = TypeVar("J")
 A = TypeVar("A")
+G = TypeVar("G")
 
 Handle = Callable[[J, Callable[[], None]], A]
 """Works on one job; calls its second parameter when the time limit shall start to count."""
 
-Factory = Callable[[], Handle[J, A]]
-"""Runs once in each new worker, loads what the jobs need; must be picklable."""
+Factory = Callable[[], tuple[G, Handle[J, A]]]
+"""Runs once in each new worker and loads what the jobs need; must be picklable.
+
+Returns what the worker tells the caller once, and the function that works on a job.
+"""
 
 _BOOT = (
     "import sys; sys.path[:] = sys.argv[2].split('\\n');"
@@ -74,10 +78,10 @@ class _Message(NamedTuple):
     content: Any
 
 
-class _Worker(Generic[J, A]):
+class _Worker(Generic[G, J, A]):
     """One process with a pipe to it."""
 
-    def __init__(self, factory: Factory[J, A]) -> None:
+    def __init__(self, factory: Factory[G, J, A]) -> None:
         ours, theirs = Pipe()
         self._connection: Connection = ours
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  (closed in `end`)
@@ -92,19 +96,37 @@ class _Worker(Generic[J, A]):
                 stderr=self._output,
                 start_new_session=True,
             )
-        self._ready = False
+        self._greeting: list[G] = []  # empty until the worker is ready
         self.answered = 0
         """Number of jobs that this process has survived."""
         with contextlib.suppress(BrokenPipeError):  # it died at once: `run` finds out how
             self._connection.send((factory, os.getpid()))
 
+    def greeting(self) -> G:
+        """Waits until the worker has loaded and returns what it has to tell.
+
+        Raises:
+            WorkerError: It could not load.
+        """
+        if not self._greeting:
+            try:
+                self._greeting.append(self._receive(_LOADING_LIMIT_S).content)
+            except TimeoutError:
+                raise WorkerError(
+                    f"the worker did not start within {_LOADING_LIMIT_S:g} s"
+                ) from None
+            except (EOFError, ConnectionError):
+                died = self._autopsy()
+                raise WorkerError(
+                    f"the worker ended with {died.cause} while it started: {died.last_words}"
+                ) from None
+        return self._greeting[0]
+
     def run(self, job: J, *, limit_s: float) -> A | Died | TimedOut:
         """Hands over a job and sleeps until it is answered, the process dies or time is up."""
+        self.greeting()
         limit = _LOADING_LIMIT_S
         try:
-            if not self._ready:
-                self._receive(limit)
-                self._ready = True
             self._connection.send(job)
             message = self._receive(limit)
             if message.kind == "started":
@@ -112,11 +134,11 @@ class _Worker(Generic[J, A]):
                 message = self._receive(limit)
         except TimeoutError:
             self.end()
-            if not self._ready:
-                raise WorkerError(f"the worker did not start within {limit:g} s") from None
             return TimedOut(limit)
         except (EOFError, ConnectionError):
-            return self._autopsy()
+            died = self._autopsy()
+            self.end()
+            return died
         self.answered += 1
         answer: A = message.content
         return answer
@@ -136,13 +158,7 @@ class _Worker(Generic[J, A]):
             os.killpg(self._process.pid, signal.SIGKILL)
             code = self._process.wait()
         cause = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        if not self._ready:
-            raise WorkerError(
-                f"the worker process ended with {cause} while it started: {self._last_words()}"
-            )
-        died = Died(cause, self._last_words())
-        self.end()
-        return died
+        return Died(cause, self._last_words())
 
     def _last_words(self) -> str:
         size = self._output.seek(0, os.SEEK_END)
@@ -159,11 +175,11 @@ class _Worker(Generic[J, A]):
         self._output.close()
 
 
-class Isolated(Generic[J, A]):
+class Isolated(Generic[G, J, A]):
     """Works on jobs in a worker process that is replaced when it dies."""
 
     def __init__(
-        self, factory: Factory[J, A], *, limit_s: float, spoils: Callable[[A], bool]
+        self, factory: Factory[G, J, A], *, limit_s: float, spoils: Callable[[A], bool]
     ) -> None:
         """Starts the first worker at once, so that it loads while the caller prepares the jobs.
 
@@ -175,7 +191,17 @@ class Isolated(Generic[J, A]):
         self._factory = factory
         self._limit_s = limit_s
         self._spoils = spoils
-        self._worker: _Worker[J, A] | None = _Worker(factory)
+        self._worker: _Worker[G, J, A] | None = _Worker(factory)
+
+    def greeting(self) -> G:
+        """Waits until a worker has loaded and returns what it has to tell.
+
+        Raises:
+            WorkerError: It could not load.
+        """
+        if self._worker is None:
+            self._worker = _Worker(self._factory)
+        return self._worker.greeting()
 
     def map(self, jobs: Iterable[J]) -> Iterator[A | Died | TimedOut]:
         """Yields one answer for each job, in order.
@@ -187,7 +213,12 @@ class Isolated(Generic[J, A]):
         before: tuple[J, A | Died | TimedOut] | None = None
         for job in jobs:
             shared = self._worker is not None and self._worker.answered > 0
-            answer = self._run(job)
+            try:
+                answer = self._run(job)
+            except KeyboardInterrupt:  # the job before has ended: its answer is kept
+                if before is not None:
+                    yield before[1]
+                raise
             if isinstance(answer, Died):
                 logger.debug("worker died (%s); trying the job again alone", answer.cause)
                 answer = self._run(job)
@@ -220,12 +251,23 @@ class Isolated(Generic[J, A]):
         return answer
 
 
-class InProcess(Generic[J, A]):
+class InProcess(Generic[G, J, A]):
     """Works on jobs in this process: for debuggers and profilers; a crash ends everything."""
 
-    def __init__(self, factory: Factory[J, A]) -> None:
-        """Loads what the jobs need."""
-        self._handle = factory()
+    def __init__(self, factory: Factory[G, J, A]) -> None:
+        """Loads what the jobs need.
+
+        Raises:
+            WorkerError: It could not load.
+        """
+        try:
+            self._greeting, self._handle = factory()
+        except Exception as error:
+            raise WorkerError(f"{type(error).__name__}: {error}") from error
+
+    def greeting(self) -> G:
+        """Returns what the loaded libraries have to tell."""
+        return self._greeting
 
     def map(self, jobs: Iterable[J]) -> Iterator[A]:
         """Yields one answer for each job, in order."""
@@ -245,18 +287,17 @@ def _main(descriptor: int) -> None:
         _serve(connection, factory)
 
 
-def _serve(connection: Connection, factory: Factory[Any, Any]) -> None:
+def _serve(connection: Connection, factory: Factory[Any, Any, Any]) -> None:
     try:
-        handle = factory()
-        connection.send(_Message("ready", None))
+        greeting, handle = factory()
+        connection.send(_Message("ready", greeting))
         while True:
             try:
                 job = connection.recv()
             except EOFError:
                 return
-            connection.send(
-                _Message("answer", handle(job, lambda: connection.send(_Message("started", None))))
-            )
+            answer = handle(job, lambda: connection.send(_Message("started", None)))
+            connection.send(_Message("answer", answer))
     except Exception as error:
         traceback.print_exc()
         connection.send(_Message("broken", f"{type(error).__name__}: {error}"))

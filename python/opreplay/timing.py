@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -56,15 +56,19 @@ def measure(
         host = time_callable(call, options, mode=mode)
         return Timing(host, None, None, None, None, None, _gbps(inputs.bytes, host.median))
     host = time_call(call, options, mode=mode)
-    cold = _time_cold(call, options, mode) if options.cold else None
-    notes = ()
+    notes = []
     if call.updates_arguments and call.updated_bytes > _C.RESTORE_LIMIT:
-        notes = (
+        notes.append(
             f"written arguments ({call.updated_bytes / 2**20:.0f} MiB) were not restored "
-            "between samples",
+            "between samples"
         )
+    cold = None
+    if options.cold and host.median > options.time_s * 1e9:
+        notes.append("one call takes longer than the time limit, its cold time was not taken")
+    elif options.cold:
+        cold = _time_cold(call, options, mode, warm_ns=host.median)
     return Timing(
-        host, None, cold, None, None, None, _gbps(call.argument_bytes, host.median), notes
+        host, None, cold, None, None, None, _gbps(call.argument_bytes, host.median), tuple(notes)
     )
 
 
@@ -105,7 +109,12 @@ def do_bench(
         return_mode: Which figure to return; "all" returns every sample. The default is the median,
             where triton's is the mean.
     """
-    modes = {"min": np.min, "max": np.max, "mean": np.mean, "median": np.median}
+    modes: dict[str, Callable[..., Any]] = {
+        "min": np.min,
+        "max": np.max,
+        "mean": np.mean,
+        "median": np.median,
+    }
     if return_mode not in (*modes, "all"):
         raise ValueError(f"return_mode must be one of {[*modes, 'all']}, got {return_mode!r}")
     if not (warmup >= 0 and rep > 0):
@@ -155,20 +164,23 @@ def _plan(options: TimingOptions, mode: str) -> _C.TimingPlan:
     return plan
 
 
-def _time_cold(call: _C.Call, options: TimingOptions, mode: str) -> Stat:
+def _time_cold(call: _C.Call, options: TimingOptions, mode: str, *, warm_ns: float) -> Stat:
     """Times copies of a call in turn, after reading twice the last-level cache from elsewhere.
 
     Reading empties the caches between the passes, the copies keep a pass from warming itself, and
     a pass over many copies keeps the timer out of the result.
     """
     arena, evict = _cold_buffers()
-    copies = min(_MAX_ROTATED, arena.numel() // max(1, call.argument_bytes))
-    calls = call.copies(copies, arena) if copies > 1 else [call]
     plan = _C.TimingPlan()
     plan.mode = mode
+    plan.warmup_ns = 0  # warm is what the inputs must not be
     plan.limit_ns = int(options.time_s * 1e9 * (1 - _HOT_SHARE))
     plan.relative_error = 0.05
     plan.min_samples = 5
+    fit = arena.numel() // max(1, call.argument_bytes)
+    in_time = int(plan.limit_ns / plan.min_samples / max(1.0, warm_ns))
+    copies = min(_MAX_ROTATED, fit, in_time)
+    calls = call.copies(copies, arena) if copies > 1 else [call]
     samples = _C.time_rotated(calls, plan, evict)
     floor = _floor(len(call.arguments()))
     return _stat(samples, options, floor=floor / 1000, route="loop", scale=1e-3)

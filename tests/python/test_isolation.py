@@ -55,19 +55,24 @@ def obey(job: str, started: Callable[[], None], *, state: dict[str, bool]) -> st
     return f"{verb} {os.getpid()}" if verb == "pid" else verb
 
 
-def make() -> Callable[[str, Callable[[], None]], str]:
-    return functools.partial(obey, state={})
+Made = tuple[str, Callable[[str, Callable[[], None]], str]]
 
 
-def make_broken() -> Callable[[str, Callable[[], None]], str]:
+def make() -> Made:
+    return "hello", functools.partial(obey, state={})
+
+
+def make_broken() -> Made:
     raise ImportError("no such library")
 
 
-def make_dead() -> Callable[[str, Callable[[], None]], str]:
+def make_dead() -> Made:
     os._exit(7)
 
 
-def isolated(limit_s: float = 30.0, spoils: str = "") -> contextlib.closing[Isolated[str, str]]:
+def isolated(
+    limit_s: float = 30.0, spoils: str = ""
+) -> contextlib.closing[Isolated[str, str, str]]:
     return contextlib.closing(
         Isolated(make, limit_s=limit_s, spoils=lambda answer: answer == spoils)
     )
@@ -172,9 +177,7 @@ def test_an_exception_outside_of_any_operator_is_an_error() -> None:
         (make_dead, "ended with exit code 7 while it started"),
     ],
 )
-def test_a_worker_that_cannot_start_is_an_error(
-    factory: Callable[[], Callable[[str, Callable[[], None]], str]], message: str
-) -> None:
+def test_a_worker_that_cannot_start_is_an_error(factory: Callable[[], Made], message: str) -> None:
     with (
         contextlib.closing(Isolated(factory, limit_s=1.0, spoils=lambda _: False)) as runner,
         pytest.raises(WorkerError, match=message),
@@ -223,16 +226,21 @@ def test_the_loop_of_a_worker_ends_when_the_pipe_closes() -> None:
     ours, theirs = Pipe()
     loop = threading.Thread(target=_serve, args=(theirs, make))
     loop.start()
-    kinds = [ours.recv()[0]]
     ours.send("one")
-    kinds += [ours.recv()[0], ours.recv()]
+    messages = [ours.recv() for _ in range(3)]
     ours.close()
     loop.join(timeout=10)
 
-    assert kinds == ["ready", "started", ("answer", "one")]
+    assert messages == [("ready", "hello"), ("started", None), ("answer", "one")]
     assert not loop.is_alive()
+
+
+def test_a_worker_tells_what_it_loaded_before_any_job() -> None:
+    with isolated() as runner:
+        assert runner.greeting() == "hello"
 
 
 def test_in_process_jobs_run_here() -> None:
     with contextlib.closing(InProcess(make)) as runner:
+        assert runner.greeting() == "hello"
         assert list(runner.map(["pid"])) == [f"pid {os.getpid()}"]

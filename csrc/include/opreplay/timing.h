@@ -19,6 +19,7 @@ struct TimingPlan {
   /// and a sample is one call, where this is zero.
   int64_t warmup_ns = 5'000'000;
   /// Warm-up and samples together end after this time [nanoseconds]; at least one sample is taken.
+  /// Where the very first call takes longer, it is the one sample.
   int64_t limit_ns = 300'000'000;
   /// Samples are taken until the 95 % confidence interval of their median is at most this wide on
   /// either side, relative to the median.

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from opreplay.resolve.call import Argument, ResolvedCall, TensorSpec, TorchValue, Value
 from opreplay.resolve.namespaces import register_namespace, registered_namespaces
-from opreplay.resolve.resolver import Resolver
+
+if TYPE_CHECKING:
+    from opreplay.resolve.resolver import Resolver
 
 __all__ = [
     "Argument",
@@ -16,3 +20,12 @@ __all__ = [
     "register_namespace",
     "registered_namespaces",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the resolver, and torch with it, only where one is asked for."""
+    if name == "Resolver":
+        from opreplay.resolve.resolver import Resolver
+
+        return Resolver
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

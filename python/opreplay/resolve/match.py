@@ -20,6 +20,8 @@ __all__ = ["Match", "StringDefault", "fit", "positional_arguments", "storage_ext
 StringDefault = Callable[[str, Mapping[str, TensorSpec]], str | None]
 """Gives the text of a required string argument from its name and the call's tensors, or None."""
 
+Number = bool | int | float | complex
+
 _MOST_LIST_ENTRIES = 30
 _FLAG = "torch.profiler.profile(record_shapes=True) of torch 2.1 or newer"
 _INTEGER_KINDS = frozenset({"int", "SymInt"})
@@ -298,7 +300,7 @@ class _Reader:
         if not item.value or kinds is not None:
             if parameter.kind == "Tensor":
                 self.cost += _COST_CONVERTED
-            if parameter.has_default:
+            if parameter.has_default and parameter.default is not None:  # it was not None
                 return self.default(parameter, "its value was not recorded")
             raise _Lost("metadata_missing", _unrecorded(parameter))
         if parameter.kind in _ENUMS:
@@ -307,11 +309,11 @@ class _Reader:
         if parameter.kind == "Tensor":
             self.cost += _COST_CONVERTED
             return number
-        _check_number(parameter, number)
+        number = _as_kind(parameter, number)
         if parameter.is_list:
             self.cost += _COST_CONVERTED
             return (number,)
-        return float(number) if parameter.kind == "float" else number
+        return number
 
     def _list(self, parameter: Parameter, item: RecordedArgument) -> Value:
         if parameter.kind == "Tensor":
@@ -321,13 +323,10 @@ class _Reader:
         if item.type == "TensorList":
             raise _Misfit("a TensorList was recorded")
         if not item.value:
-            if parameter.has_default:
+            if parameter.has_default and parameter.default is not None:  # it was not None
                 return self.default(parameter, "its value was not recorded")
             raise _Lost("metadata_missing", _unrecorded(parameter))
-        numbers = _numbers(item.value)
-        for number in numbers:
-            _check_number(parameter, number)
-        return tuple(float(n) for n in numbers) if parameter.kind == "float" else numbers
+        return tuple(_as_kind(parameter, number) for number in _numbers(item.value))
 
     def _tensor_list(self, what: str, item: RecordedArgument) -> Value:
         if not item.dims:
@@ -421,10 +420,10 @@ def _flat(sizes: object) -> tuple[int, ...]:
     raise _Lost("argument_lost", f"its sizes are not numbers: {sizes}")
 
 
-def _number(text: str) -> int | float | bool:
+def _number(text: str) -> Number:
     if text in ("True", "False"):
         return text == "True"
-    for kind in (int, float):
+    for kind in (int, float, complex):
         try:
             return kind(text)
         except ValueError:
@@ -432,21 +431,21 @@ def _number(text: str) -> int | float | bool:
     raise _Lost("argument_lost", f"its recorded value is not a number: {text}")
 
 
-def _numbers(text: str) -> tuple[int | float | bool, ...]:
+def _numbers(text: str) -> tuple[Number, ...]:
     inner = text.strip()[1:-1].strip()
     return tuple(_number(part.strip()) for part in inner.split(",") if part.strip())
 
 
-def _check_number(parameter: Parameter, number: float) -> None:
+def _as_kind(parameter: Parameter, number: Number) -> Number:
+    """The number as the parameter's kind; an integer may stand for a float, nothing else."""
     kind = parameter.kind
-    if kind == "bool" and not isinstance(number, bool):
+    if kind == "float" and isinstance(number, int | float) and not isinstance(number, bool):
+        return float(number)
+    plain = isinstance(number, int) and not isinstance(number, bool)
+    fits = kind == "Scalar" or (isinstance(number, bool) if kind == "bool" else plain)
+    if not fits or kind not in ("bool", "Scalar", *_INTEGER_KINDS):
         raise _Misfit(f"the number {number} was recorded")
-    if kind in _INTEGER_KINDS and (isinstance(number, bool) or not isinstance(number, int)):
-        raise _Misfit(f"{number} was recorded")
-    if kind == "float" and isinstance(number, bool):
-        raise _Misfit(f"{number} was recorded")
-    if kind not in ("bool", "float", "Scalar", *_INTEGER_KINDS):
-        raise _Misfit(f"the number {number} was recorded")
+    return number
 
 
 def _enum(parameter: Parameter, text: str) -> TorchValue:

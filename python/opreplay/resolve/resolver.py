@@ -33,6 +33,7 @@ _KIND_DETAILS = {
     "range": "{name} is a Python range or function, not an operator of the dispatcher",
 }
 _DISPATCH_KEYS = {"cpu": "CPU", "cuda": "CUDA", "meta": "Meta", "xpu": "XPU", "mps": "MPS"}
+_BACKEND_KEYS = ("CPU", "CUDA", "XPU", "MPS", "PrivateUse1")
 
 
 class Resolver:
@@ -43,7 +44,7 @@ class Resolver:
         *,
         imports: Sequence[str] = (),
         allow_mismatch: bool = False,
-        device: str = "cpu",
+        device: str | None = "cpu",
     ) -> None:
         """Reads the dispatcher.
 
@@ -51,7 +52,8 @@ class Resolver:
             imports: Modules to import first: they register operators.
             allow_mismatch: Take a call whose operator is registered, but with other arguments, as
                 a call of the Python operator with all arguments positional.
-            device: Where the calls will run; an operator without a kernel there is skipped.
+            device: Where the calls will run; an operator without a kernel there is skipped. None
+                leaves that open, for a plan that runs elsewhere (`check` asks it there).
 
         Raises:
             ImportError: A module of `imports` cannot be imported.
@@ -62,7 +64,9 @@ class Resolver:
         self._namespaces = Namespaces(self._table["imports"])
         self._index = _C.OperatorIndex()
         self._allow_mismatch = allow_mismatch
-        self._key = _DISPATCH_KEYS.get(torch.device(device).type, "PrivateUse1")
+        self._key = (
+            None if device is None else _DISPATCH_KEYS.get(torch.device(device).type, "PrivateUse1")
+        )
         self._parameters: dict[str, list[tuple[_C.Operator, list[_C.Parameter]]]] = {}
 
     def resolve(self, call: RecordedCall) -> ResolvedCall | Skipped:
@@ -77,12 +81,51 @@ class Resolver:
                 f"the trace records no types or shapes for {call.name}; record with "
                 "torch.profiler.profile(record_shapes=True)",
             )
-        if call.name in self._table["accelerator_services"] and not _has_accelerator():
+        services = self._table["accelerator_services"]
+        if self._key is not None and call.name in services and not _has_accelerator():
             return Skipped("backend_missing", f"{call.name} needs an accelerator, there is none")
         name, overloads, failure = self._find(call.name)
         if not overloads:
             return self._without_schema(call, call.arguments, failure)
-        return self._choose(call, call.arguments, name, overloads)
+        typed = self._choose(call, call.arguments, name, overloads)
+        return typed if isinstance(typed, Skipped) else self.check(typed)
+
+    def check(self, resolved: ResolvedCall) -> ResolvedCall | Skipped:
+        """Says whether a typed call, perhaps of a plan made elsewhere, can run here.
+
+        The dispatcher is asked whether the device has a kernel; autograd may hold the only one.
+        """
+        if self._key is None:
+            return resolved
+        try:
+            if resolved.schema is None:
+                self.python_callable(resolved)
+                return resolved
+            operator = self.operator(resolved)
+        except LookupError as error:
+            failure = self._namespaces.load(resolved.resolved_op.partition("::")[0])
+            return Skipped(
+                "operator_unresolved", f"{error}{': ' if failure else ''}{failure or ''}"
+            )
+        pinned = any(a.name == "pin_memory" and a.value is True for a in resolved.arguments)
+        if pinned and not _has_accelerator():
+            return Skipped(
+                "backend_missing",
+                f"{resolved.op} asks for pinned memory, which needs an accelerator",
+            )
+        if operator.has_kernel(self._key):
+            return resolved
+        # torch's own operators have derivatives at autograd, which call the backend's kernel; only
+        # a library's operator without a kernel for any backend does its work there.
+        elsewhere = any(operator.has_kernel(key) for key in _BACKEND_KEYS)
+        at_autograd = any(operator.registers(k) for k in ("Autograd", f"Autograd{self._key}"))
+        if at_autograd and not elsewhere and not resolved.resolved_op.startswith("aten::"):
+            note = "the operator's only kernel sits at autograd, it runs under no-grad mode"
+            return replace(resolved, needs_autograd=True, assumptions=(*resolved.assumptions, note))
+        return Skipped(
+            "backend_missing",
+            f"{resolved.resolved_op} has no kernel for {self._key} in this process",
+        )
 
     def operator(self, resolved: ResolvedCall) -> _C.Operator:
         """The dispatcher's handle for a resolved call.
@@ -168,7 +211,7 @@ class Resolver:
                 f"overloads {', '.join([best.operator.overload or 'default', *equal])} fit "
                 "equally, the first was taken"
             )
-        resolved = ResolvedCall(
+        return ResolvedCall(
             op=call.name,
             resolved_op=name,
             overload=best.operator.overload,
@@ -176,27 +219,6 @@ class Resolver:
             arguments=best.arguments,
             assumptions=tuple(assumptions),
             rejected=tuple(rejected),
-        )
-        return self._check_backend(resolved, best.operator)
-
-    def _check_backend(
-        self, resolved: ResolvedCall, operator: _C.Operator
-    ) -> ResolvedCall | Skipped:
-        """Asks the dispatcher whether the device has a kernel; autograd may hold the only one."""
-        pinned = any(a.name == "pin_memory" and a.value is True for a in resolved.arguments)
-        if pinned and not _has_accelerator():
-            return Skipped(
-                "backend_missing",
-                f"{resolved.op} asks for pinned memory, which needs an accelerator",
-            )
-        if operator.has_kernel(self._key):
-            return resolved
-        if operator.has_kernel(f"Autograd{self._key}"):
-            note = "the operator's only kernel sits at autograd, it runs under no-grad mode"
-            return replace(resolved, needs_autograd=True, assumptions=(*resolved.assumptions, note))
-        return Skipped(
-            "backend_missing",
-            f"{resolved.resolved_op} has no kernel for {self._key} in this process",
         )
 
     def _mismatch(

@@ -11,13 +11,13 @@ import numpy as np
 
 from opreplay.trace.arguments import read_arguments, unrecorded_sentence
 from opreplay.trace.call import CallGroup, RecordedArgument, RecordedCall, signature_of
-from opreplay.trace.document import parse_events
-from opreplay.trace.events import NO_ID, IdArray, name_of, read_lanes
+from opreplay.trace.events import NO_ID, IdArray, name_of
 from opreplay.trace.grouping import median_rows, times_by_group
 from opreplay.trace.missing import missing_sentences
 from opreplay.trace.nesting import NOTHING
+from opreplay.trace.scanning import scan_lanes
 from opreplay.trace.selection import Level, select_rows
-from opreplay.trace.source import Progress, read_bytes
+from opreplay.trace.source import Progress, read_pieces
 from opreplay.trace.timeline import Timeline, build_timeline
 
 __all__ = ["Trace", "read_trace"]
@@ -33,8 +33,8 @@ def read_trace(path: str | Path, *, progress: Progress | None = None) -> Trace:
     Raises:
         TraceError: The file is unreadable, cut off, foreign or empty.
     """
-    events = parse_events(path, read_bytes(path, progress=progress))
-    return Trace(str(path), build_timeline(read_lanes(events)))
+    lanes = scan_lanes(path, read_pieces(path, progress=progress))
+    return Trace(str(path), build_timeline(lanes))
 
 
 class Trace:

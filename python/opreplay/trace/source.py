@@ -1,4 +1,4 @@
-"""Bytes of a trace: a path, a pipe or standard input comes in, uncompressed bytes go out."""
+"""Bytes of a trace: a path, a pipe or standard input comes in, uncompressed pieces go out."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from queue import Queue
+from threading import Event, Thread
 from typing import BinaryIO
 
 from opreplay.trace.errors import TraceError
 
-__all__ = ["Progress", "read_bytes"]
+__all__ = ["Progress", "read_pieces"]
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes read from the file so far, and the file's size (None for a pipe)."""
 
-_CHUNK = 1 << 20
+_CHUNK = 1 << 16
+"""Bytes read at once; of gzip data they unpack to about a megabyte of trace."""
+
+_QUEUED = 8
+"""Pieces that may wait for the reader."""
 
 _GZIP = b"\x1f\x8b"
 
@@ -36,16 +42,44 @@ _FOREIGN: tuple[tuple[bytes, str, str], ...] = (
 """Beginning of a file, what it is, and the remedy."""
 
 
-def read_bytes(path: str | Path, *, progress: Progress | None = None) -> bytes:
-    """Returns the uncompressed bytes of a trace file.
+def read_pieces(path: str | Path, *, progress: Progress | None = None) -> Iterator[bytes]:
+    """Yields the uncompressed bytes of a trace file, which a thread of its own reads ahead.
 
     Args:
         path: A file, a pipe, or ``"-"`` for standard input; gzip is told by its first bytes.
-        progress: Called after each chunk.
+        progress: Called after each chunk, from that thread.
 
     Raises:
         TraceError: The file cannot be opened or read, is empty, is cut off or isn't JSON.
     """
+    queue: Queue[bytes | BaseException | None] = Queue(_QUEUED)
+    unwanted = Event()
+
+    def read_ahead() -> None:
+        try:
+            for piece in _pieces(path, progress):
+                queue.put(piece)
+                if unwanted.is_set():
+                    return
+        except BaseException as error:
+            queue.put(error)
+        else:
+            queue.put(None)
+
+    # Not joined: it may wait for a pipe that nobody writes to any more.
+    Thread(target=read_ahead, name="opreplay-read", daemon=True).start()
+    try:
+        while (piece := queue.get()) is not None:
+            if isinstance(piece, BaseException):
+                raise piece
+            yield piece
+    finally:
+        unwanted.set()
+        while not queue.empty():
+            queue.get_nowait()
+
+
+def _pieces(path: str | Path, progress: Progress | None) -> Iterator[bytes]:
     with _opened(path) as stream:
         chunks = _counted(stream, _size(stream), progress)
         try:
@@ -56,9 +90,11 @@ def read_bytes(path: str | Path, *, progress: Progress | None = None) -> bytes:
                     "profiler finish writing before you read it"
                 )
             if head.startswith(_GZIP):
-                return b"".join(_inflated(path, head, chunks))
+                yield from _inflated(path, head, chunks)
+                return
             _refuse_foreign(path, head)
-            return b"".join([head, *chunks])
+            yield head
+            yield from chunks
         except OSError as error:
             raise _unreadable(path, error) from error
 

@@ -47,10 +47,6 @@ class Timeline:
     step: IdArray
     """Row in `annotations` of the innermost enclosing annotation, or `NOTHING`."""
 
-    def of_kind(self, kind: Kind) -> BoolArray:
-        """Tells by operator whether it is of `kind`."""
-        return np.array([known == kind for known in self.kinds], bool)[self.lanes.op.distinct]
-
 
 def build_timeline(unsorted: Lanes) -> Timeline:
     """Nests the operators, finds their GPU events and annotations."""

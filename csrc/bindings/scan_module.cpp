@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT
+// Python bindings of the scanner: an extension of its own, so that reading a trace loads no torch.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "scan.h"
+
+namespace py = pybind11;
+
+namespace opreplay {
+namespace {
+
+template <typename Number>
+py::array_t<Number> array_of(const std::vector<Number>& values) {
+  return py::array_t<Number>(static_cast<py::ssize_t>(values.size()), values.data());
+}
+
+const char* name_of(ScanStatus status) {
+  switch (status) {
+    case ScanStatus::kComplete:
+      return "complete";
+    case ScanStatus::kTruncated:
+      return "truncated";
+    case ScanStatus::kDamaged:
+      return "damaged";
+    default:
+      return "foreign";
+  }
+}
+
+void feed(Scanner& scanner, const py::bytes& piece) {
+  const std::string_view view(piece);
+  py::gil_scoped_release release;
+  scanner.feed(view);
+}
+
+py::tuple finish(Scanner& scanner) {
+  ScanOutcome outcome;
+  {
+    py::gil_scoped_release release;
+    outcome = scanner.finish();
+  }
+  return py::make_tuple(name_of(outcome.status), outcome.offset, py::bytes(outcome.found));
+}
+
+py::tuple table(const Scanner& scanner, size_t lane) {
+  const ScanTable& found = scanner.table(lane);
+  py::list ids;
+  for (const auto& column : found.ids) ids.append(array_of(column));
+  py::list examples;
+  for (const auto& [offset, text] : found.examples) {
+    examples.append(py::make_tuple(offset, py::bytes(text)));
+  }
+  return py::make_tuple(array_of(found.start),
+                        array_of(found.duration),
+                        array_of(found.thread),
+                        array_of(found.distinct),
+                        ids,
+                        examples);
+}
+
+py::list bytes_of(const std::vector<std::string>& texts) {
+  py::list list;
+  for (const std::string& text : texts) list.append(py::bytes(text));
+  return list;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_scan, module) {
+  module.doc() = "Cuts records out of JSON documents.";
+  py::class_<Scanner>(module, "Scanner")
+      .def(py::init([](const std::string& records_key,
+                       const std::string& label_key,
+                       const std::pair<std::string, std::string>& phase,
+                       const std::string& lane_key,
+                       const std::vector<std::pair<std::string, size_t>>& lanes,
+                       const std::pair<std::string, std::string>& time_keys,
+                       const std::pair<std::string, std::string>& thread_keys,
+                       const std::string& fields_key,
+                       const std::vector<std::pair<std::string, size_t>>& id_keys,
+                       const std::string& name_key,
+                       const std::vector<std::string>& signature_keys) {
+             return Scanner({records_key,
+                             label_key,
+                             phase.first,
+                             phase.second,
+                             lane_key,
+                             lanes,
+                             time_keys.first,
+                             time_keys.second,
+                             thread_keys.first,
+                             thread_keys.second,
+                             fields_key,
+                             id_keys,
+                             name_key,
+                             signature_keys});
+           }),
+           py::kw_only(),
+           py::arg("records_key"),
+           py::arg("label_key"),
+           py::arg("phase"),
+           py::arg("lane_key"),
+           py::arg("lanes"),
+           py::arg("time_keys"),
+           py::arg("thread_keys"),
+           py::arg("fields_key"),
+           py::arg("id_keys"),
+           py::arg("name_key"),
+           py::arg("signature_keys"))
+      .def("feed", &feed, py::arg("piece"))
+      .def("finish", &finish)
+      .def("table", &table, py::arg("lane"))
+      .def_property_readonly("threads", [](const Scanner& s) { return bytes_of(s.threads()); })
+      .def_property_readonly("keys", [](const Scanner& s) { return bytes_of(s.keys()); })
+      .def_property_readonly("label", [](const Scanner& s) { return py::bytes(s.label()); })
+      .def_property_readonly("has_records", &Scanner::has_records)
+      .def_property_readonly("record_count", &Scanner::record_count);
+}
+
+}  // namespace opreplay

@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: MIT
+#include "scan.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+
+namespace opreplay {
+namespace {
+
+/// Bytes scanned at once: piece and index stay in the second-level cache.
+constexpr size_t kPiece = size_t{1} << 18;
+/// A record that is still open after so many bytes is read by the loose rule for strings.
+constexpr size_t kLooseAfter = size_t{1} << 20;
+constexpr size_t kFound = 12;
+
+bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
+
+bool ends_scalar(char c) { return c == ',' || c == '}' || c == ']' || is_space(c); }
+
+bool in_scalar(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' ||
+         c == '+' || c == '.';
+}
+
+bool begins_value(char c) {
+  return c == '"' || c == '{' || c == '[' || c == '-' || (c >= '0' && c <= '9') || c == 't' ||
+         c == 'f' || c == 'n' || c == 'N' || c == 'I';
+}
+
+std::string_view unquoted(std::string_view value) {
+  return value.size() >= 2 && value.front() == '"' ? value.substr(1, value.size() - 2) : value;
+}
+
+template <typename Number>
+std::optional<Number> number_in(std::string_view value) {
+  value = unquoted(value);
+  Number number{};
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error != std::errc{} || end != value.data() + value.size()) return std::nullopt;
+  return number;
+}
+
+}  // namespace
+
+/// Reads JSON values at a position that moves. Ends of strings and containers come from the index,
+/// or, loosely, from the text.
+class Scanner::Walk {
+ public:
+  Walk(const Scanner& scanner, size_t at, bool loose)
+      : text_(scanner.text()),
+        index_(scanner.index_),
+        last_(scanner.last_piece_),
+        loose_(loose),
+        at_(at) {}
+
+  [[nodiscard]] size_t at() const noexcept { return at_; }
+
+  /// Calls `member(key)` with the position at the value, for each member of the object at the
+  /// position; `member` moves behind the value. Leaves the position behind the object.
+  template <typename Member>
+  Step object(Member member) {
+    ++at_;
+    bool first = true;
+    while (true) {
+      if (Step step = space(); step != Step::kDone) return step;
+      if (text_[at_] == '}') break;
+      if (!first) {
+        if (text_[at_] != ',') return Step::kBad;
+        ++at_;
+        if (Step step = space(); step != Step::kDone) return step;
+      }
+      first = false;
+      std::string_view name;
+      if (Step step = key(name); step != Step::kDone) return step;
+      const Step step = member(name);
+      if (step == Step::kLeft) return Step::kDone;
+      if (step != Step::kDone) return step;
+    }
+    ++at_;
+    return Step::kDone;
+  }
+
+  /// Reads the key at the position, and leaves the position at its value.
+  Step key(std::string_view& found) {
+    if (text_[at_] != '"') return Step::kBad;
+    if (Step step = value(found); step != Step::kDone) return step;
+    found = unquoted(found);
+    if (Step step = space(); step != Step::kDone) return step;
+    if (text_[at_] != ':') return Step::kBad;
+    ++at_;
+    return space();
+  }
+
+  [[nodiscard]] bool at_object() const noexcept { return text_[at_] == '{'; }
+
+  /// Tells whether what follows the position can follow a record.
+  Step check_after_record() {
+    if (Step step = space(); step != Step::kDone) return last_ ? Step::kDone : step;
+    return text_[at_] == ',' || text_[at_] == ']' ? Step::kDone : Step::kBad;
+  }
+
+  /// Reads the value at the position, and leaves the position behind it.
+  Step value(std::string_view& found) {
+    const size_t begin = at_;
+    const char first = text_[at_];
+    if (first == '"') {
+      const size_t end = string_end(at_);
+      if (end == JsonIndex::kNone) return Step::kMore;
+      at_ = end + 1;
+    } else if (first == '{' || first == '[') {
+      const size_t end = container_end(at_);
+      if (end == JsonIndex::kNone) return Step::kMore;
+      at_ = end + 1;
+    } else {
+      while (at_ < text_.size() && in_scalar(text_[at_])) ++at_;
+      if (at_ == text_.size()) return Step::kMore;
+      if (at_ == begin || !ends_scalar(text_[at_])) return Step::kBad;
+    }
+    found = text_.substr(begin, at_ - begin);
+    return Step::kDone;
+  }
+
+  /// Moves behind the object whose members are being read; loosely, only reading on finds its end.
+  Step leave() {
+    if (loose_) return Step::kDone;
+    int64_t depth = 1;
+    const size_t end = index_.closing_from(at_, depth);
+    if (end == JsonIndex::kNone) return Step::kMore;
+    at_ = end + 1;
+    return Step::kLeft;
+  }
+
+ private:
+  Step space() {
+    while (at_ < text_.size() && is_space(text_[at_])) ++at_;
+    return at_ < text_.size() ? Step::kDone : Step::kMore;
+  }
+
+  [[nodiscard]] size_t string_end(size_t open) const {
+    if (!loose_) return index_.quote_from(open + 1);
+    for (size_t at = open + 1; at < text_.size(); ++at) {
+      if (text_[at] == '\\') {
+        ++at;
+      } else if (text_[at] == '"') {
+        const std::optional<bool> closes = closes_string(at);
+        if (!closes) return JsonIndex::kNone;
+        if (*closes) return at;
+      }
+    }
+    return JsonIndex::kNone;
+  }
+
+  /// Tells whether JSON goes on after the quote at `at`; nothing where the text ends before that.
+  [[nodiscard]] std::optional<bool> closes_string(size_t at) const {
+    size_t next = text_.find_first_not_of(" \n\r\t", at + 1);
+    if (next == text_.npos) return last_ ? std::optional(true) : std::nullopt;
+    const char c = text_[next];
+    if (c != ',') return c == ':' || c == '}' || c == ']';
+    next = text_.find_first_not_of(" \n\r\t", next + 1);
+    if (next == text_.npos) return last_ ? std::optional(true) : std::nullopt;
+    return begins_value(text_[next]);
+  }
+
+  [[nodiscard]] size_t container_end(size_t open) const {
+    if (!loose_) {
+      int64_t depth = 0;
+      return index_.closing_from(open, depth);
+    }
+    int64_t depth = 0;
+    for (size_t at = open; at < text_.size(); ++at) {
+      const char c = text_[at];
+      if (c == '"') {
+        at = string_end(at);
+        if (at == JsonIndex::kNone) return at;
+      } else if (c == '{' || c == '[') {
+        ++depth;
+      } else if ((c == '}' || c == ']') && --depth == 0) {
+        return at;
+      }
+    }
+    return JsonIndex::kNone;
+  }
+
+  std::string_view text_;
+  const JsonIndex& index_;
+  bool last_;
+  bool loose_;
+  size_t at_;
+};
+
+Scanner::Scanner(ScanPlan plan) : plan_(std::move(plan)) {
+  size_t lanes = 0;
+  for (const auto& [value, lane] : plan_.lanes) lanes = std::max(lanes, lane + 1);
+  size_t columns = 0;
+  for (const auto& [key, column] : plan_.id_keys) columns = std::max(columns, column + 1);
+  tables_.resize(lanes);
+  alike_.resize(lanes);
+  for (ScanTable& table : tables_) table.ids.resize(columns);
+  record_.ids.resize(columns);
+  record_.signature.resize(plan_.signature_keys.size());
+}
+
+void Scanner::feed(std::string_view piece) {
+  for (; !piece.empty() && place_ != Place::kFailed;
+       piece.remove_prefix(std::min(kPiece, piece.size()))) {
+    const std::string_view part = piece.substr(0, kPiece);
+    buffer_.append(part);
+    size_ += part.size();
+    if (buffer_.size() >= wait_for_) scan_buffer();
+  }
+}
+
+ScanOutcome Scanner::finish() {
+  if (place_ != Place::kFailed) {
+    last_piece_ = true;
+    scan_buffer();
+  }
+  if (place_ == Place::kFailed) return failure_;
+  if (place_ == Place::kStart) return {ScanStatus::kForeign, 0, ""};
+  if (place_ != Place::kEnd) return {ScanStatus::kTruncated, size_, ""};
+  return {ScanStatus::kComplete, size_, ""};
+}
+
+void Scanner::scan_buffer() {
+  do {
+    // The rest of the last piece has no whole block: blanks make one of it.
+    if (last_piece_)
+      buffer_.resize((buffer_.size() / JsonIndex::kBlock + 1) * JsonIndex::kBlock, ' ');
+    limit_ = buffer_.size() / JsonIndex::kBlock * JsonIndex::kBlock;
+    index_.build(text(), before_);
+    index_is_off_ = false;
+    Step step = Step::kDone;
+    while (step == Step::kDone && !index_is_off_) step = advance();
+    if (step == Step::kBad) {
+      const ScanStatus status =
+          place_ == Place::kStart ? ScanStatus::kForeign : ScanStatus::kDamaged;
+      // The last piece is padded: what is found must be of the document.
+      const uint64_t left = size_ - std::min(size_, dropped_ + at_);
+      failure_ = {status, dropped_ + at_, buffer_.substr(at_, std::min<uint64_t>(kFound, left))};
+      place_ = Place::kFailed;
+      return;
+    }
+    before_ = place_ == Place::kSkipped ? index_.end_state() : JsonIndex::State{};
+    dropped_ += at_;
+    buffer_.erase(0, at_);
+    at_ = 0;
+  } while (index_is_off_);
+  // A long record is looked at again only when it has doubled, so that its cost stays linear.
+  wait_for_ = buffer_.size() > kPiece ? 2 * buffer_.size() : 0;
+}
+
+Scanner::Step Scanner::advance() {
+  switch (place_) {
+    case Place::kStart:
+      return begin();
+    case Place::kObject:
+      return next_member();
+    case Place::kSkipped:
+      return pass_over();
+    case Place::kRecords:
+      return next_record();
+    default:
+      at_ = limit_;
+      return Step::kMore;
+  }
+}
+
+Scanner::Step Scanner::begin() {
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  if (dropped_ == 0 && text().substr(at_).starts_with(kByteOrderMark)) at_ += kByteOrderMark.size();
+  if (!skip_space(false)) return Step::kMore;
+  if (buffer_[at_] != '{' && buffer_[at_] != '[') return Step::kBad;
+  top_is_array_ = has_records_ = buffer_[at_] == '[';
+  place_ = top_is_array_ ? Place::kRecords : Place::kObject;
+  ++at_;
+  return Step::kDone;
+}
+
+Scanner::Step Scanner::next_member() {
+  if (!skip_space(true)) return Step::kMore;
+  if (buffer_[at_] == '}') {
+    ++at_;
+    place_ = Place::kEnd;
+    return Step::kDone;
+  }
+  std::string_view key;
+  std::string_view value;
+  Walk walk(*this, at_, false);
+  if (const Step step = walk.key(key); step != Step::kDone) return step;
+  const char first = buffer_[walk.at()];
+  if (first == '{' || first == '[') {
+    const bool records = first == '[' && key == plan_.records_key;
+    has_records_ |= records;
+    place_ = records ? Place::kRecords : Place::kSkipped;
+    skip_depth_ = 0;
+    keys_.emplace_back(key);
+    at_ = walk.at() + (records ? 1 : 0);
+    return Step::kDone;
+  }
+  if (const Step step = walk.value(value); step != Step::kDone) return step;
+  if (key == plan_.label_key) label_ = unquoted(value);
+  keys_.emplace_back(key);
+  at_ = walk.at();
+  return Step::kDone;
+}
+
+Scanner::Step Scanner::pass_over() {
+  const size_t end = index_.closing_from(at_, skip_depth_);
+  if (end == JsonIndex::kNone) {
+    at_ = limit_;
+    return Step::kMore;
+  }
+  at_ = end + 1;
+  place_ = Place::kObject;
+  return Step::kDone;
+}
+
+Scanner::Step Scanner::next_record() {
+  if (!skip_space(true)) return Step::kMore;
+  if (buffer_[at_] == ']') {
+    ++at_;
+    place_ = top_is_array_ ? Place::kEnd : Place::kObject;
+    return Step::kDone;
+  }
+  if (buffer_[at_] == '{') return read_record();
+  std::string_view other;
+  Walk walk(*this, at_, false);
+  const Step step = walk.value(other);
+  if (step != Step::kMore) at_ = walk.at();
+  return step;
+}
+
+Scanner::Step Scanner::read_record() {
+  Walk strict(*this, at_, false);
+  Step step = read_members(strict);
+  size_t end = strict.at();
+  if (step == Step::kDone) step = strict.check_after_record();
+  const bool doubtful = step == Step::kDone && index_.suspicious(at_, end);
+  const bool overdue = step == Step::kMore && (last_piece_ || limit_ - at_ >= kLooseAfter);
+  if (step == Step::kBad || doubtful || overdue) {
+    Walk loose(*this, at_, true);
+    step = read_members(loose);
+    end = loose.at();
+    if (step == Step::kBad) at_ = end;
+    index_is_off_ = step == Step::kDone && index_.in_string(end);
+  }
+  if (step != Step::kDone) return step;
+  ++record_count_;
+  keep(text().substr(at_, end - at_), dropped_ + at_);
+  at_ = end;
+  return Step::kDone;
+}
+
+Scanner::Step Scanner::read_members(Walk& walk) {
+  Record& record = record_;
+  record.phase = record.lane = record.start = record.duration = {};
+  record.process = record.thread = record.name = {};
+  std::ranges::fill(record.ids, std::string_view{});
+  std::ranges::fill(record.signature, std::string_view{});
+  const auto nested = [&](std::string_view key) {
+    std::string_view value;
+    const Step step = walk.value(value);
+    for (const auto& [id_key, column] : plan_.id_keys) {
+      if (key == id_key) record.ids[column] = value;
+    }
+    for (size_t i = 0; i < plan_.signature_keys.size(); ++i) {
+      if (key == plan_.signature_keys[i]) record.signature[i] = value;
+    }
+    return step;
+  };
+  return walk.object([&](std::string_view key) {
+    if (key == plan_.fields_key && walk.at_object()) return walk.object(nested);
+    std::string_view value;
+    if (const Step step = walk.value(value); step != Step::kDone) return step;
+    if (key == plan_.phase_key) {
+      record.phase = unquoted(value);
+      if (record.phase != plan_.phase) return walk.leave();
+    } else if (key == plan_.lane_key) {
+      record.lane = unquoted(value);
+      if (lane_of(record.lane) == nullptr) return walk.leave();
+    } else if (key == plan_.name_key) {
+      record.name = value;
+    } else if (key == plan_.start_key) {
+      record.start = value;
+    } else if (key == plan_.duration_key) {
+      record.duration = value;
+    } else if (key == plan_.process_key) {
+      record.process = unquoted(value);
+    } else if (key == plan_.thread_key) {
+      record.thread = unquoted(value);
+    }
+    return Step::kDone;
+  });
+}
+
+const size_t* Scanner::lane_of(std::string_view value) const {
+  for (const auto& [name, lane] : plan_.lanes) {
+    if (name == value) return &lane;
+  }
+  return nullptr;
+}
+
+void Scanner::keep(std::string_view text, uint64_t offset) {
+  const size_t* lane = lane_of(record_.lane);
+  const auto start = number_in<double>(record_.start);
+  const auto duration =
+      record_.duration.empty() ? std::optional(0.0) : number_in<double>(record_.duration);
+  if (record_.phase != plan_.phase || lane == nullptr || !start || !duration ||
+      !std::isfinite(*start) || !std::isfinite(*duration)) {
+    return;
+  }
+  ScanTable& table = tables_[*lane];
+  table.start.push_back(*start);
+  table.duration.push_back(std::max(*duration, 0.0));
+  table.thread.push_back(thread_number());
+  for (size_t column = 0; column < table.ids.size(); ++column) {
+    const auto id = number_in<int64_t>(record_.ids[column]);
+    table.ids[column].push_back(id && *id >= 0 ? *id : -1);
+  }
+  table.distinct.push_back(number_of_alike(*lane, text, offset));
+}
+
+int64_t Scanner::thread_number() {
+  if (last_number_ >= 0 && record_.thread == last_thread_ && record_.process == last_process_) {
+    return last_number_;
+  }
+  last_process_ = record_.process;
+  last_thread_ = record_.thread;
+  const auto [entry, is_new] = thread_numbers_.try_emplace(last_process_ + '\0' + last_thread_,
+                                                           static_cast<int64_t>(threads_.size()));
+  if (is_new) threads_.push_back(last_thread_);
+  return last_number_ = entry->second;
+}
+
+int64_t Scanner::number_of_alike(size_t lane, std::string_view text, uint64_t offset) {
+  std::string& key = alike_key_;
+  key = record_.name;
+  for (const std::string_view value : record_.signature) {
+    key += '\0';
+    key += value;
+  }
+  if (const auto known = alike_[lane].find(std::string_view(key)); known != alike_[lane].end()) {
+    return known->second;
+  }
+  std::vector<ScanExample>& examples = tables_[lane].examples;
+  const auto number = static_cast<int64_t>(examples.size());
+  examples.push_back({offset, std::string(text)});
+  alike_[lane].emplace(key, number);
+  return number;
+}
+
+bool Scanner::skip_space(bool comma) {
+  while (at_ < limit_ && (is_space(buffer_[at_]) || (comma && buffer_[at_] == ','))) ++at_;
+  return at_ < limit_;
+}
+
+}  // namespace opreplay

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "json_index.h"
+
+namespace opreplay {
+
+/// What to look for in a JSON document: an array of records, each an object.
+///
+/// A record is kept if the value of `phase_key` is `phase` and that of `lane_key` is one of
+/// `lanes`.
+struct ScanPlan {
+  /// Key of the array in the top-level object; a top-level array counts as well.
+  std::string records_key;
+  /// Key whose (short, string) value in the top-level object is reported, not the records.
+  std::string label_key;
+  std::string phase_key;
+  std::string phase;
+  std::string lane_key;
+  /// Values of `lane_key`, and the number of the lane that each goes to.
+  std::vector<std::pair<std::string, size_t>> lanes;
+  /// Keys of a number each; a record without the first is left out, the second is 0 by default.
+  std::string start_key, duration_key;
+  /// Keys whose values together name a thread; the second is its id.
+  std::string process_key, thread_key;
+  /// Key of the nested object that holds `id_keys` and `signature_keys`.
+  std::string fields_key;
+  /// Nested keys of an integer each, and the number of the id column that each goes to.
+  std::vector<std::pair<std::string, size_t>> id_keys;
+  /// Records with the same bytes under `name_key` and these nested keys are alike.
+  std::string name_key;
+  std::vector<std::string> signature_keys;
+};
+
+/// One record of several that are alike, as it stands in the document.
+struct ScanExample {
+  /// Where it begins in the document [bytes].
+  uint64_t offset;
+  std::string text;
+};
+
+/// The kept records of one lane, a row each, in the order of the document.
+struct ScanTable {
+  std::vector<double> start, duration;
+  /// Index in `Scanner::threads()`.
+  std::vector<int64_t> thread;
+  /// Index in `examples` of a record that is alike.
+  std::vector<int64_t> distinct;
+  /// One column per id; -1 where the record has none.
+  std::vector<std::vector<int64_t>> ids;
+  std::vector<ScanExample> examples;
+};
+
+enum class ScanStatus { kComplete, kTruncated, kDamaged, kForeign };
+
+/// How the scan of a document ended.
+struct ScanOutcome {
+  ScanStatus status;
+  /// Where the document stops being readable, or its size [bytes].
+  uint64_t offset;
+  /// The first bytes from there on.
+  std::string found;
+};
+
+/// Cuts the records that a plan asks for out of a JSON document that arrives in pieces.
+///
+/// Memory stays at the kept columns, one example per kind of record, and the piece at hand. Values
+/// that nobody asked for are passed over unread. A string with a quote that its writer forgot to
+/// escape ends at the first quote that is followed by what JSON allows there.
+class Scanner {
+ public:
+  explicit Scanner(ScanPlan plan);
+
+  /// Scans the next piece of the document.
+  void feed(std::string_view piece);
+  /// Scans what is left; no piece may follow.
+  ScanOutcome finish();
+
+  [[nodiscard]] const ScanTable& table(size_t lane) const { return tables_.at(lane); }
+  /// Ids of the threads in the order of their numbers.
+  [[nodiscard]] const std::vector<std::string>& threads() const noexcept { return threads_; }
+  /// Keys of the top-level object.
+  [[nodiscard]] const std::vector<std::string>& keys() const noexcept { return keys_; }
+  /// Value of the plan's `label_key`, or nothing.
+  [[nodiscard]] const std::string& label() const noexcept { return label_; }
+  /// True if the document has an array of records.
+  [[nodiscard]] bool has_records() const noexcept { return has_records_; }
+  /// Number of objects in the array of records, kept or not.
+  [[nodiscard]] uint64_t record_count() const noexcept { return record_count_; }
+
+ private:
+  enum class Place { kStart, kObject, kRecords, kSkipped, kEnd, kFailed };
+  /// What a step of reading came to; `kLeft` is done with all members that remain as well.
+  enum class Step { kDone, kLeft, kMore, kBad };
+
+  class Walk;
+
+  struct Hash {
+    using is_transparent = void;
+    size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+  };
+  using Numbers = std::unordered_map<std::string, int64_t, Hash, std::equal_to<>>;
+
+  /// The values of one record; each is empty where the record has none.
+  struct Record {
+    std::string_view phase, lane, start, duration, process, thread, name;
+    std::vector<std::string_view> ids, signature;
+  };
+
+  void scan_buffer();
+  Step advance();
+  Step begin();
+  Step next_member();
+  Step pass_over();
+  Step next_record();
+  Step read_record();
+  Step read_members(Walk& walk);
+  [[nodiscard]] const size_t* lane_of(std::string_view value) const;
+  void keep(std::string_view text, uint64_t offset);
+  int64_t thread_number();
+  int64_t number_of_alike(size_t lane, std::string_view text, uint64_t offset);
+  bool skip_space(bool comma);
+  [[nodiscard]] std::string_view text() const noexcept { return {buffer_.data(), limit_}; }
+
+  ScanPlan plan_;
+  std::vector<ScanTable> tables_;
+  std::vector<std::string> threads_;
+  std::unordered_map<std::string, int64_t> thread_numbers_;
+  /// The thread of the record before, which most records share.
+  std::string last_process_, last_thread_;
+  int64_t last_number_ = -1;
+  /// Numbers of kinds of records by lane and by the bytes that make records alike.
+  std::vector<Numbers> alike_;
+  std::string alike_key_;
+  std::vector<std::string> keys_;
+  std::string label_;
+  bool has_records_ = false;
+  uint64_t record_count_ = 0;
+  Record record_;
+
+  /// What has arrived and isn't scanned; `at_` is the place in it, `limit_` how far it is indexed.
+  std::string buffer_;
+  size_t at_ = 0;
+  size_t limit_ = 0;
+  /// Bytes that have arrived, and those before `buffer_`.
+  uint64_t size_ = 0;
+  uint64_t dropped_ = 0;
+  /// Size that `buffer_` must reach before it is worth another look.
+  size_t wait_for_ = 0;
+  bool last_piece_ = false;
+
+  JsonIndex index_;
+  JsonIndex::State before_;
+  /// True if the index has taken text for strings and strings for text from `at_` on.
+  bool index_is_off_ = false;
+
+  Place place_ = Place::kStart;
+  bool top_is_array_ = false;
+  int64_t skip_depth_ = 0;
+  ScanOutcome failure_{};
+};
+
+}  // namespace opreplay

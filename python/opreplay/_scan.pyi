@@ -1,0 +1,43 @@
+"""The scanner: cuts records out of JSON documents; loads no torch."""
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+_Floats = npt.NDArray[np.float64]
+_Ids = npt.NDArray[np.int64]
+
+class Scanner:
+    def __init__(
+        self,
+        *,
+        records_key: str,
+        label_key: str,
+        phase: tuple[str, str],
+        lane_key: str,
+        lanes: list[tuple[str, int]],
+        time_keys: tuple[str, str],
+        thread_keys: tuple[str, str],
+        fields_key: str,
+        id_keys: list[tuple[str, int]],
+        name_key: str,
+        signature_keys: list[str],
+    ) -> None: ...
+    def feed(self, piece: bytes) -> None: ...
+    def finish(
+        self,
+    ) -> tuple[Literal["complete", "truncated", "damaged", "foreign"], int, bytes]: ...
+    def table(
+        self, lane: int
+    ) -> tuple[_Floats, _Floats, _Ids, _Ids, list[_Ids], list[tuple[int, bytes]]]: ...
+    @property
+    def threads(self) -> list[bytes]: ...
+    @property
+    def keys(self) -> list[bytes]: ...
+    @property
+    def label(self) -> bytes: ...
+    @property
+    def has_records(self) -> bool: ...
+    @property
+    def record_count(self) -> int: ...

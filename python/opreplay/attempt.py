@@ -1,0 +1,227 @@
+"""One call through the rooms: a recorded or planned call comes in, its outcome goes out."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from opreplay import _C
+from opreplay.inputs import Inputs, default_memory_budget, make_inputs
+from opreplay.options import ReplayOptions
+from opreplay.outcome import Outcome
+from opreplay.plan import PlannedCall, resolved
+from opreplay.resolve.call import ResolvedCall
+from opreplay.resolve.resolver import Resolver
+from opreplay.timing import measure
+from opreplay.trace.call import Reason, RecordedCall, Skipped
+
+__all__ = ["Attempt", "PreparedCall"]
+
+logger = logging.getLogger(__name__)
+
+_MAX_DETAIL = 400
+_DEVICE_ERROR = re.compile(r"\b(?:CUDA|HIP|XPU|MPS) error\b|device-side assert")
+_OUT_OF_MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory", re.IGNORECASE)
+_NO_KERNEL = re.compile(r"^Could not run '\S+' with arguments from the '\w+' backend")
+_DTYPE_REFUSED = re.compile(
+    r"expected scalar type|not implemented for '|[Uu]nsupported (?:data ?|scalar ?)?[Tt]ype"
+    r"|dtype.*not supported"
+    r"|not support(?:ed)?\b.*\b(?:dtype|type|Half|BFloat16|Float8)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCall:
+    """A call with its inputs, ready to be made any number of times."""
+
+    resolved: ResolvedCall
+    """The operator and its typed arguments."""
+    inputs: Inputs
+    """What the arguments hold."""
+    call: _C.Call | Callable[[], object]
+    """The boxed call; a Python function where the operator has no schema."""
+    mode: str
+    """How autograd sees the call: "inference", "no_grad" or "grad"."""
+
+
+class Attempt:
+    """Resolves, prepares and times calls with one set of options, one at a time."""
+
+    def __init__(
+        self, options: ReplayOptions, *, device: str, resolver: Resolver | None = None
+    ) -> None:
+        """Reads the dispatcher, unless it is given what has read it.
+
+        Args:
+            options: How calls are replayed.
+            device: Where they run.
+            resolver: A resolver for that device; the default is a new one.
+
+        Raises:
+            ImportError: A module of `options.imports` cannot be imported.
+        """
+        self._options = options
+        self._device = device
+        self._resolver = resolver or Resolver(
+            imports=options.imports, allow_mismatch=options.allow_mismatch, device=device
+        )
+
+    def __call__(self, job: RecordedCall | PlannedCall, started: Callable[[], None]) -> Outcome:
+        """Takes a call as far as it goes.
+
+        Args:
+            job: The call.
+            started: Called before the inputs are made.
+        """
+        try:
+            found = self.resolve(job)
+        except Exception as error:  # A trace is foreign input: what it trips up costs one row.
+            found = _raised("resolving it", error)
+        if isinstance(found, Skipped):
+            return Outcome(reason=found.reason, detail=found.detail)
+        known = Outcome(
+            resolved_op=found.resolved_op,
+            overload=found.overload,
+            schema=found.schema,
+            rejected=found.rejected,
+            assumptions=found.assumptions,
+        )
+        if refused := self._refused(known.assumptions):
+            return _skip(known, refused)
+        started()
+        try:
+            prepared = self.prepare(found)
+        except Exception as error:
+            prepared = _raised("making its inputs", error)
+        if isinstance(prepared, Skipped):
+            return _skip(known, prepared)
+        known = replace(
+            known,
+            assumptions=(*known.assumptions, *prepared.inputs.assumptions),
+            recipe=prepared.inputs.recipe,
+            bytes=prepared.inputs.bytes,
+        )
+        if refused := self._refused(known.assumptions):
+            return _skip(known, refused)
+        return self._measure(prepared, known)
+
+    def resolve(self, job: RecordedCall | PlannedCall) -> ResolvedCall | Skipped:
+        """Finds the operator of a call and checks that it can run here."""
+        if isinstance(job, RecordedCall):
+            return self._resolver.resolve(job)
+        if isinstance(job.outcome, Skipped):
+            return job.outcome
+        return self._resolver.check(resolved(job.op, job.outcome))
+
+    def prepare(self, call: ResolvedCall) -> PreparedCall | Skipped:
+        """Makes the inputs of a call and puts it together."""
+        budget = self._options.memory_budget or default_memory_budget(self._device)
+        inputs = make_inputs(
+            call, device=self._device, seed=self._options.seed, memory_budget=budget
+        )
+        if isinstance(inputs, Skipped):
+            return inputs
+        if self._options.timing.grad and not call.needs_autograd:
+            mode = "grad"
+            _require_gradients(call, inputs)
+        else:
+            mode = "no_grad" if call.needs_autograd else "inference"
+        if call.schema is None:
+            function = self._resolver.python_callable(call)
+            arguments = inputs.arguments
+            return PreparedCall(call, inputs, lambda: function(*arguments), mode)
+        operator = self._resolver.operator(call)
+        return PreparedCall(call, inputs, _C.Call(operator, inputs.arguments), mode)
+
+    def _refused(self, assumptions: Sequence[str]) -> Skipped | None:
+        if not (self._options.strict and assumptions):
+            return None
+        return Skipped("failed", f"an assumption is a failure under --strict: {assumptions[0]}")
+
+    def _measure(self, prepared: PreparedCall, known: Outcome) -> Outcome:
+        torch.manual_seed(self._options.seed)  # operators that draw numbers draw the same ones
+        try:
+            timing = measure(
+                prepared.resolved,
+                prepared.inputs,
+                self._options.timing,
+                call=prepared.call,
+                mode=prepared.mode,
+            )
+        except Exception as error:  # Operators are foreign code; what they raise fails the row.
+            broken = _DEVICE_ERROR.search(str(error)) is not None
+            return replace(_skip(known, self._classify(error, prepared)), device_broken=broken)
+        return replace(known, timing=timing, assumptions=(*known.assumptions, *timing.notes))
+
+    def _classify(self, error: Exception, prepared: PreparedCall) -> Skipped:
+        """Tells a limit of the machine from a failure of the call."""
+        sentence = _sentence(error)
+        if _is_out_of_memory(error):
+            return Skipped("over_memory_budget", sentence)
+        if isinstance(error, NotImplementedError) and _NO_KERNEL.search(str(error)):
+            return Skipped("backend_missing", f"an operator inside has no kernel: {sentence}")
+        if _DTYPE_REFUSED.search(str(error)) and self._passes_on_meta(prepared):
+            return Skipped(
+                "backend_missing",
+                f"the kernel of {self._device} refuses this combination of dtypes: {sentence}",
+            )
+        return Skipped("failed", sentence)
+
+    def _passes_on_meta(self, prepared: PreparedCall) -> bool:
+        """Says whether the call is valid: the meta kernel checks types and shapes only."""
+        if prepared.resolved.schema is None:
+            return False
+        operator = self._resolver.operator(prepared.resolved)
+        arguments = [_on_meta(value) for value in prepared.inputs.arguments]
+        try:
+            _C.Call(operator, arguments).run("no_grad")
+        except Exception:  # Whatever it is, the meta kernel does not vouch for the call.
+            return False
+        return True
+
+
+def _skip(known: Outcome, skipped: Skipped) -> Outcome:
+    return replace(known, reason=skipped.reason, detail=skipped.detail)
+
+
+def _raised(doing: str, error: Exception) -> Skipped:
+    logger.debug("%s raised", doing, exc_info=True)
+    reason: Reason = "over_memory_budget" if _is_out_of_memory(error) else "failed"
+    return Skipped(reason, f"{doing} raised {_sentence(error)}")
+
+
+def _sentence(error: BaseException) -> str:
+    """The first line of an error; dispatcher errors list every back end below it."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0].strip()}"[:_MAX_DETAIL]
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(str(error)) is not None
+    )
+
+
+def _require_gradients(call: ResolvedCall, inputs: Inputs) -> None:
+    """Has autograd record the call; a leaf that is written to may not require a gradient."""
+    for argument, value in zip(call.arguments, inputs.arguments, strict=True):
+        for tensor in value if isinstance(value, list) else [value]:
+            if not isinstance(tensor, torch.Tensor) or argument.written:
+                continue
+            if tensor.is_floating_point() or tensor.is_complex():
+                tensor.requires_grad_()
+
+
+def _on_meta(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_on_meta(element) for element in value]
+    if isinstance(value, torch.Tensor):
+        return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device="meta")
+    if isinstance(value, torch.device):
+        return torch.device("meta")
+    return value

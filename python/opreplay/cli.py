@@ -1,0 +1,345 @@
+"""The command line: arguments come in, an exit status goes out; the work is done elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import orjson
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from opreplay.isolation import WorkerError
+from opreplay.options import ReplayOptions, Selection
+from opreplay.plan import PlannedOperator
+from opreplay.plan_file import is_plan, write_plan
+from opreplay.replay import Replay, make_plan
+from opreplay.report import inspect as inspecting
+from opreplay.report.reading import read_shown
+from opreplay.report.results import Report
+from opreplay.report.row import Row
+from opreplay.report.show import show_calls
+from opreplay.report.terminal import RowPrinter, make_console, print_totals
+from opreplay.stat import TimingOptions
+
+__all__ = ["main"]
+
+_FAILED = 1
+_BAD_USE = 2
+_INTERRUPTED = 130
+_UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+_TRACE_HELP = "trace file (.json, .json.gz, a pipe, or - for stdin)"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns 0 when done, 1 for failures under --strict, 2 for bad use."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    _configure_logging(verbose=getattr(options, "verbose", False))
+    command: Callable[[argparse.Namespace], int] = options.command
+    try:
+        return command(options)
+    except BrokenPipeError:  # the reader of our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except (ValueError, ImportError, OSError, WorkerError) as error:
+        print(f"opreplay {options.name}: {_one_line(error)}", file=sys.stderr)
+        return _BAD_USE
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split())
+
+
+def _configure_logging(*, verbose: bool) -> None:
+    # Each assumption stands on its row; as log lines they would drown the rows.
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.ERROR,
+        format="%(levelname)s %(name)s: %(message)s",
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="opreplay",
+        description="Replays operator calls out of PyTorch profiler traces and times them.",
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def add(
+        name: str, run: Callable[[argparse.Namespace], int], text: str
+    ) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        command.set_defaults(command=run, name=name)
+        return command
+
+    demo = add("demo", _demo, "record a small decode step here, replay it and print the table")
+    demo.add_argument("-o", "--output", metavar="FILE", help="keep the trace (.json or .json.gz)")
+    demo.add_argument("--device", metavar="DEV", help="default: the accelerator, else cpu")
+
+    inspect = add("inspect", inspecting.inspect_command, "show where the time of a trace went")
+    inspecting.add_arguments(inspect)
+
+    show = add("show", _show, "show what recorded calls mean once resolved")
+    show.add_argument("trace", help=_TRACE_HELP)
+    inspecting.add_selection(show)
+    _add_resolving(show)
+    show.add_argument("--device", metavar="DEV", help="default: the accelerator, else cpu")
+
+    plan = add("plan", _plan, "write the portable form of a trace's calls")
+    plan.add_argument("trace", help=_TRACE_HELP)
+    plan.add_argument("-o", "--output", metavar="FILE", required=True, help="plan file to write")
+    inspecting.add_selection(plan)
+    _add_resolving(plan)
+    _add_running(plan)
+
+    run = add("run", _run, "replay and time the calls of a trace or plan")
+    run.add_argument("source", metavar="TRACE|PLAN", help=f"{_TRACE_HELP}, or a plan file")
+    inspecting.add_selection(run)
+    _add_resolving(run)
+    _add_running(run)
+    _add_measuring(run)
+    _add_results(run)
+
+    env = add("env", _env, "print the environment block that every result carries")
+    env.add_argument("--device", metavar="DEV", help="default: the accelerator, else cpu")
+    return parser
+
+
+def _add_resolving(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("resolving")
+    group.add_argument(
+        *("--import", "-i"), dest="imports", action="append", default=[], metavar="MODULE",
+        help="import it first, because it registers operators; repeatable",
+    )  # fmt: skip
+    group.add_argument(
+        "--allow-mismatch", action="store_true",
+        help="call an operator of which no schema fits from Python, all arguments positional",
+    )  # fmt: skip
+
+
+def _add_running(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("running")
+    group.add_argument(
+        "--timeout", type=_positive, default=60.0, metavar="SECONDS",
+        help="limit for one call (default: 60)",
+    )  # fmt: skip
+    group.add_argument(
+        "--no-isolation", action="store_true", help="run in this process: a crash ends everything"
+    )
+    group.add_argument("-v", "--verbose", action="store_true", help="print every assumption")
+
+
+def _add_measuring(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("measuring")
+    group.add_argument("--device", metavar="DEV", help="default: the accelerator, else cpu")
+    group.add_argument("--seed", type=int, default=0, help="of all inputs (default: 0)")
+    group.add_argument(
+        "--time", type=_positive, default=TimingOptions().time_s, metavar="SECONDS",
+        help="limit for warm-up and samples of one call (default: %(default)s)",
+    )  # fmt: skip
+    group.add_argument(
+        "--threads", type=_count, metavar="N", help="threads that an operator may use"
+    )
+    group.add_argument(
+        "--memory-budget", type=_bytes, metavar="SIZE",
+        help="for the tensors of one call, e.g. 8GiB (default: 80 %% of what is free)",
+    )  # fmt: skip
+    group.add_argument("--grad", action="store_true", help="record autograd")
+
+
+def _add_results(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("results")
+    group.add_argument("--json", type=_writable, metavar="FILE", help="write the results")
+    group.add_argument("--csv", type=_writable, metavar="FILE", help="write a table of medians")
+    group.add_argument(
+        "--raw", action="store_true", help="keep the samples in the JSON, at most 1,000 each"
+    )
+    group.add_argument(
+        "--strict", action="store_true", help="take assumptions for failures; exit 1 on failures"
+    )
+    group.add_argument("--stop-on-error", action="store_true", help="end after the first failure")
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not (value > 0 and math.isfinite(value)):
+        raise argparse.ArgumentTypeError(f"must be more than 0, got {text}")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return value
+
+
+def _bytes(text: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"must be a size such as 800MB or 8GiB, got {text}")
+    return int(float(match[1]) * (1 << _UNITS[match[2]]))
+
+
+def _writable(text: str) -> Path:
+    """A path that results can be written to, checked before a long run instead of after it."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a directory")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: there is no directory {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text}: permission denied")
+    return path
+
+
+def _selection(options: argparse.Namespace) -> Selection:
+    return Selection(
+        ops=tuple(options.op),
+        match=options.match,
+        scope=options.scope,
+        level=options.level,
+        top=options.top,
+        limit=options.limit,
+    )
+
+
+def _replay_options(options: argparse.Namespace) -> ReplayOptions:
+    return ReplayOptions(
+        device=options.device,
+        seed=options.seed,
+        memory_budget=options.memory_budget,
+        timing=TimingOptions(time_s=options.time, grad=options.grad, raw=options.raw),
+        threads=options.threads,
+        imports=tuple(options.imports),
+        allow_mismatch=options.allow_mismatch,
+        strict=options.strict,
+        stop_on_error=options.stop_on_error,
+        isolation=not options.no_isolation,
+        timeout_s=options.timeout,
+    )
+
+
+def _run(options: argparse.Namespace) -> int:
+    selection = _selection(options)
+    report, interrupted = _replay(
+        options.source, selection, _replay_options(options), verbose=options.verbose
+    )
+    if options.json is not None:
+        report.write_json(options.json)
+    if options.csv is not None:
+        report.write_csv(options.csv)
+    if interrupted:
+        return _INTERRUPTED
+    failed = any(row.status == "failed" for row in report.rows)
+    return _FAILED if options.strict and failed else 0
+
+
+def _replay(
+    source: str, selection: Selection, options: ReplayOptions, *, verbose: bool
+) -> tuple[Report, bool]:
+    """Runs with rows printed as they come; returns the report and whether Ctrl-C ended the run."""
+    console = make_console()
+    rows: list[Row] = []
+    interrupted = False
+    with closing(Replay(source, selection, options=options, read=read_shown)) as run:
+        for note in run.notes:
+            console.print(f"Note: {note}", soft_wrap=True)
+        if not run.calls:
+            console.print(f"{run.name}: nothing to replay: no operator call is left to choose.")
+        environment = run.environment
+        try:
+            _print_rows(run, rows, console, verbose=verbose)
+        except KeyboardInterrupt:
+            interrupted = True
+    report = Report(tuple(rows), environment, ("opreplay", *sys.argv[1:]))
+    print_totals(report, console)
+    if interrupted:
+        console.print(f"Interrupted after {len(rows):,} of {len(run.calls):,} signatures.")
+    return report, interrupted
+
+
+def _print_rows(run: Replay, rows: list[Row], console: Console, *, verbose: bool) -> None:
+    printer = RowPrinter(console, verbose=verbose)
+    if run.calls:
+        printer.print_header()
+    columns = (TextColumn("Replaying"), BarColumn(), MofNCompleteColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        task = progress.add_task("replay", total=len(run.calls))
+        for row in run.rows():
+            rows.append(row)
+            printer.print_row(row)
+            progress.advance(task)
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from opreplay.demo import recorded_step
+
+    with recorded_step(options.output, device=options.device) as trace:
+        # What runs inside another operator is part of that one's row already.
+        _, interrupted = _replay(
+            str(trace),
+            Selection(level="outermost"),
+            ReplayOptions(device=options.device),
+            verbose=False,
+        )
+    return _INTERRUPTED if interrupted else 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    from opreplay.environment import default_device
+    from opreplay.resolve import Resolver
+
+    groups = _selection(options).of_trace(read_shown(options.trace))
+    if not groups:
+        raise ValueError(f"{options.trace}: no operator call is left to choose")
+    resolver = Resolver(
+        imports=options.imports,
+        allow_mismatch=options.allow_mismatch,
+        device=options.device or default_device(),
+    )
+    show_calls(groups, resolver, make_console())
+    return 0
+
+
+def _plan(options: argparse.Namespace) -> int:
+    if is_plan(options.trace):
+        raise ValueError(f"{options.trace}: is a plan already; pass a trace")
+    output = _writable(options.output)
+    plan = make_plan(
+        options.trace,
+        _selection(options),
+        options=ReplayOptions(
+            imports=tuple(options.imports),
+            allow_mismatch=options.allow_mismatch,
+            isolation=not options.no_isolation,
+            timeout_s=options.timeout,
+        ),
+        read=read_shown,
+    )
+    write_plan(plan, output)
+    runnable = sum(isinstance(call.outcome, PlannedOperator) for call in plan.calls)
+    print(f"{output}: {runnable:,} of {len(plan.calls):,} signatures can run without the trace")
+    return 0
+
+
+def _env(options: argparse.Namespace) -> int:
+    from opreplay.environment import default_device, describe_environment
+
+    environment = describe_environment(options.device or default_device())
+    print(orjson.dumps(environment.to_json(), option=orjson.OPT_INDENT_2).decode())
+    return 0

@@ -1,0 +1,266 @@
+"""Makes the inputs of a resolved call: argument descriptions come in, filled tensors go out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from opreplay.memory import default_memory_budget, free_memory
+from opreplay.recipes import DefaultFill, InputTensor, Recipe, RecipeCall, RecipeError, find_recipe
+from opreplay.resolve.call import Argument, ResolvedCall, TensorSpec, TorchValue
+from opreplay.trace.call import Skipped
+
+__all__ = ["Inputs", "default_memory_budget", "free_memory", "make_inputs"]
+
+ATEN_INTEGERS = (1, 65)
+"""Default range of integers in aten: no division by zero, every integer dtype holds it, and its
+length is a power of two, which are the fastest ranges to fill."""
+
+_QUANTIZED = {
+    torch.qint8: torch.int8,
+    torch.quint8: torch.uint8,
+    torch.qint32: torch.int32,
+    torch.quint4x2: torch.uint8,
+    torch.quint2x4: torch.uint8,
+}
+"""Quantized dtypes, and the integers that hold their values."""
+
+_QUANTIZED_PER_BYTE = {torch.quint4x2: 2, torch.quint2x4: 4}
+"""Elements in a byte, where a byte holds several and the dtype's item size does not say so."""
+
+_BIT_PATTERNS = {
+    torch.bits1x8: torch.uint8,
+    torch.bits2x4: torch.uint8,
+    torch.bits4x2: torch.uint8,
+    torch.bits8: torch.uint8,
+    torch.bits16: torch.uint16,
+} | {getattr(torch, f"{sign}int{bits}"): torch.uint8 for sign in ("", "u") for bits in range(1, 8)}
+"""Dtypes without arithmetic, and the integers of the same size."""
+
+_FILLED_AS = _QUANTIZED | _BIT_PATTERNS
+"""Dtypes that no kernel fills, and the integers that their memory is filled as."""
+
+_GIB = float(1 << 30)
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Everything that a call is run with."""
+
+    arguments: tuple[Any, ...]
+    """Python values and tensors in schema order; lists are Python lists."""
+    assumptions: tuple[str, ...]
+    """Each guess that was made here, one sentence each."""
+    recipe: str | None
+    """One line on the values that a recipe chose; None where no recipe had to choose."""
+    bytes: int
+    """Bytes of all storages."""
+
+
+def make_inputs(
+    resolved: ResolvedCall,
+    *,
+    device: str,
+    seed: int,
+    memory_budget: int,
+    copies: int = 0,
+) -> Inputs | Skipped:
+    """Allocates and fills the arguments of a call.
+
+    Floats are uniform in [-1, 1). Where the operator has a recipe, the recipe chooses. Integers
+    without one lie in `ATEN_INTEGERS` for aten and are zero for every other namespace, because
+    zero is the index that exists in every table; that is an assumption. Bools are true or false
+    with equal odds. Output buffers stay as allocated; tensors that the operator changes in place
+    are read by it and filled like any other.
+
+    Args:
+        resolved: The call.
+        device: Where the tensors go, for instance ``"cpu"`` or ``"cuda:0"``.
+        seed: Every bit depends on this and on the argument's place in the call, nothing else.
+        memory_budget: Bytes that all storages and their copies may take.
+        copies: How many copies of all storages will be made besides.
+
+    Returns:
+        The inputs; Skipped with ``over_memory_budget``, ``recipe_failed``, or
+        ``backend_missing`` where the device has no tensors of a dtype.
+    """
+    needed = sum(storage_bytes(spec) for _, spec in _tensor_specs(resolved))
+    if needed * (1 + copies) > memory_budget:
+        return _over_budget(needed, copies, memory_budget)
+    recipe = find_recipe(resolved.resolved_op)
+    if recipe is not None and (absent := _absent_names(resolved, recipe)):
+        return _recipe_failed(resolved, recipe, RecipeError(absent))
+    # Inference tensors could not take part in a run that records autograd.
+    with torch.inference_mode(mode=False), torch.no_grad():
+        try:
+            call, arguments = _allocate(resolved, recipe, device, seed)
+        except TypeError as error:
+            return Skipped("backend_missing", f"{device} cannot hold an argument: {error}")
+        summary = None
+        if recipe is not None:
+            try:
+                summary = recipe.function(call)
+            except Exception as error:  # Recipes are foreign code; what they raise fails the row.
+                return _recipe_failed(resolved, recipe, error)
+        for name in call.names:
+            for tensor in call.present(name):
+                tensor.fill()
+    assumptions = () if recipe is not None else _zeroed_integers(resolved)
+    return Inputs(arguments, assumptions, summary, needed)
+
+
+def storage_bytes(spec: TensorSpec) -> int:
+    """Returns the bytes that the storage of a tensor takes."""
+    per_byte = _QUANTIZED_PER_BYTE.get(spec.dtype)
+    if per_byte is not None:
+        return -(-spec.storage_numel // per_byte)
+    return spec.storage_numel * spec.dtype.itemsize
+
+
+def _tensor_specs(resolved: ResolvedCall) -> Iterator[tuple[Argument, TensorSpec]]:
+    for argument in resolved.arguments:
+        values = argument.value if isinstance(argument.value, tuple) else (argument.value,)
+        for value in values:
+            if isinstance(value, TensorSpec):
+                yield argument, value
+
+
+def _allocate(
+    resolved: ResolvedCall, recipe: Recipe | None, device: str, seed: int
+) -> tuple[RecipeCall, tuple[Any, ...]]:
+    """Makes every argument; tensors are not filled yet."""
+    values: dict[str, Any] = {}
+    tensors: dict[str, list[InputTensor | None]] = {}
+    arguments: list[Any] = []
+    aten = resolved.resolved_op.startswith("aten::")
+    for place, argument in enumerate(resolved.arguments):
+        on_cpu = recipe is not None and argument.name in recipe.cpu
+        where = "cpu" if on_cpu else device
+        made = [
+            _empty(
+                element,
+                device=where,
+                seed=seed,
+                stream=(place << 40) | (item << 8),
+                default=_default_fill(argument, element, aten=aten),
+            )
+            if isinstance(element, TensorSpec)
+            else None
+            for item, element in enumerate(
+                argument.value if isinstance(argument.value, tuple) else (argument.value,)
+            )
+        ]
+        value = _value(argument.value, made, device, seed)
+        if any(tensor is not None for tensor in made):
+            tensors[argument.name] = made
+        values[argument.name] = value
+        arguments.append(value.untyped_storage() if argument.type == "Storage" else value)
+    return RecipeCall(resolved.resolved_op, values, tensors), tuple(arguments)
+
+
+def _value(value: Any, made: list[InputTensor | None], device: str, seed: int) -> Any:
+    """Returns the Python value of an argument, its tensors being made already."""
+    if isinstance(value, tuple):
+        return [
+            _value(element, [tensor], device, seed)
+            for element, tensor in zip(value, made, strict=True)
+        ]
+    if isinstance(value, TorchValue):
+        return _torch_value(value, device, seed)
+    return value if made[0] is None else made[0].unfilled
+
+
+def _torch_value(value: TorchValue, device: str, seed: int) -> Any:
+    if value.kind == "device":
+        return torch.device(device)
+    if value.kind == "generator":
+        return torch.Generator(device).manual_seed(seed)
+    return getattr(torch, value.text)
+
+
+def _empty(
+    spec: TensorSpec, *, device: str, seed: int, stream: int, default: DefaultFill
+) -> InputTensor:
+    """Makes a tensor with its exact dims, strides and storage, no view of another tensor.
+
+    A view would do for most operators, yet `detach_` and `set_` refuse one.
+    """
+    with warnings.catch_warnings():
+        # torch warns that complex32 is experimental and that quantized dtypes will go; the trace
+        # has them, so there is nothing for the user to do.
+        warnings.simplefilter("ignore", UserWarning)
+        if spec.dtype in _QUANTIZED:
+            make = torch._empty_affine_quantized
+            storage = make(
+                [spec.storage_numel], scale=1 / 128, zero_point=0, dtype=spec.dtype, device=device
+            )
+            value = make([0], scale=1 / 128, zero_point=0, dtype=spec.dtype, device=device)
+        else:
+            storage = torch.empty(spec.storage_numel, dtype=spec.dtype, device=device)
+            value = torch.empty(0, dtype=spec.dtype, device=device)
+    memory = storage.untyped_storage()
+    value.set_(memory, 0, spec.dims, spec.strides)
+    filled_as = _FILLED_AS.get(spec.dtype)
+    elements = storage
+    if filled_as is not None:
+        elements = torch.empty(0, dtype=filled_as, device=device).set_(memory)
+    return InputTensor(value, elements, seed=seed, stream=stream, default=default)
+
+
+def _absent_names(resolved: ResolvedCall, recipe: Recipe) -> str:
+    """Returns a sentence if the operator lacks an argument that the recipe wants on the CPU."""
+    names = [argument.name for argument in resolved.arguments]
+    absent = [repr(name) for name in recipe.cpu if name not in names]
+    if not absent:
+        return ""
+    there = ", ".join(names) or "none"
+    return f"{resolved.resolved_op} has no argument {', '.join(absent)}; it has {there}"
+
+
+def _default_fill(argument: Argument, spec: TensorSpec, *, aten: bool) -> DefaultFill:
+    """Returns what a tensor holds unless a recipe fills it."""
+    if argument.output:
+        return "none"
+    if not _is_integer(spec.dtype):
+        return "random"
+    if spec.dtype is torch.bool:
+        return (0, 2)
+    return ATEN_INTEGERS if aten else (0, 1)
+
+
+def _is_integer(dtype: torch.dtype) -> bool:
+    """Tells whether elements are plain integers or bools, one in each item."""
+    return not (dtype.is_floating_point or dtype.is_complex or dtype in _FILLED_AS)
+
+
+def _zeroed_integers(resolved: ResolvedCall) -> tuple[str, ...]:
+    """Returns the assumption on a call without a recipe outside aten, where it holds integers."""
+    if resolved.resolved_op.startswith("aten::"):
+        return ()
+    names = [
+        argument.name
+        for argument, spec in _tensor_specs(resolved)
+        if not argument.output and _is_integer(spec.dtype) and spec.dtype is not torch.bool
+    ]
+    if not names:
+        return ()
+    listed = ", ".join(dict.fromkeys(names))
+    return (f"no recipe knows the integers of {resolved.resolved_op}: zeros in {listed}",)
+
+
+def _over_budget(needed: int, copies: int, memory_budget: int) -> Skipped:
+    with_copies = f" with {copies} copies" if copies else ""
+    return Skipped(
+        "over_memory_budget",
+        f"the call's tensors need {needed * (1 + copies) / _GIB:.3g} GiB{with_copies}, "
+        f"{memory_budget / _GIB:.3g} GiB are allowed; --memory-budget allows more",
+    )
+
+
+def _recipe_failed(resolved: ResolvedCall, recipe: Recipe, error: Exception) -> Skipped:
+    text = str(error) if isinstance(error, RecipeError) else f"{type(error).__name__}: {error}"
+    return Skipped("recipe_failed", f"{recipe.name} for {resolved.resolved_op}: {text}")

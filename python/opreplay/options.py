@@ -1,0 +1,98 @@
+"""What a run is asked for: choices of the user come in as keywords, checked; needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from opreplay.plan import Plan, PlannedCall
+from opreplay.stat import TimingOptions
+from opreplay.trace import CallGroup, Level, Trace
+
+__all__ = ["ReplayOptions", "Selection"]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which calls of a trace or plan are asked for."""
+
+    ops: tuple[str, ...] = ()
+    """Exact operator names; none means every name."""
+    match: str | None = None
+    """Regular expression that occurs in the name."""
+    scope: str | None = None
+    """Annotation that encloses the call: its whole name, or else a part of it."""
+    level: Level = "all"
+    """Place in the nest of operators."""
+    top: int | None = None
+    """Keeps so many signatures with the most recorded time."""
+    limit: int | None = None
+    """Keeps so many of the signatures that are left."""
+
+    def __post_init__(self) -> None:
+        """Checks the counts."""
+        for name in ("top", "limit"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+
+    def of_trace(self, trace: Trace) -> list[CallGroup]:
+        """Returns the chosen groups of a trace."""
+        return trace.groups(
+            ops=self.ops,
+            match=self.match,
+            scope=self.scope,
+            level=self.level,
+            top=self.top,
+            limit=self.limit,
+        )
+
+    def of_plan(self, plan: Plan) -> list[PlannedCall]:
+        """Returns the chosen calls of a plan."""
+        return plan.select(
+            ops=self.ops,
+            match=self.match,
+            scope=self.scope,
+            level=self.level,
+            top=self.top,
+            limit=self.limit,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """How calls are replayed."""
+
+    device: str | None = None
+    """Where they run; None takes the accelerator if there is one, else the CPU."""
+    seed: int = 0
+    """Every bit of the inputs depends on this."""
+    memory_budget: int | None = None
+    """Bytes that the tensors of one call may take; None means 80 % of what is free then."""
+    timing: TimingOptions = field(default_factory=TimingOptions)
+    """How long and how exactly to measure."""
+    threads: int | None = None
+    """Threads that an operator may use; None leaves torch's own number."""
+    imports: tuple[str, ...] = ()
+    """Modules to import first: they register operators."""
+    namespaces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Modules by the namespace that they register, besides the built-in table."""
+    allow_mismatch: bool = False
+    """Call an operator of which no schema fits from Python, with all arguments positional."""
+    strict: bool = False
+    """Take every assumption for a failure."""
+    stop_on_error: bool = False
+    """End the run after the first row that failed."""
+    isolation: bool = True
+    """Run the calls in a worker process."""
+    timeout_s: float = 60.0
+    """Limit for one call, counted from when its inputs are made [seconds]."""
+
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads must be at least 1, got {self.threads}")
+        if self.memory_budget is not None and self.memory_budget < 1:
+            raise ValueError(f"memory_budget must be at least 1 byte, got {self.memory_budget}")
+        if not self.timeout_s > 0:
+            raise ValueError(f"timeout_s must be more than 0 seconds, got {self.timeout_s}")

@@ -1,0 +1,242 @@
+"""The plan: resolved calls of a trace in a form that needs neither the trace nor torch.
+
+Names, types, shapes, strides and scalars stand in a plan, with counts and recorded times; no model
+code and no tensor values do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from opreplay.resolve.call import Argument, ResolvedCall, TensorSpec, TorchValue, Value
+from opreplay.trace.call import RecordedTimes, Skipped
+from opreplay.trace.selection import LEVELS, Level
+
+__all__ = [
+    "Plan",
+    "PlannedArgument",
+    "PlannedCall",
+    "PlannedOperator",
+    "PlannedTensor",
+    "PlannedValue",
+    "planned",
+    "resolved",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTensor:
+    """A tensor to be made, with its dtype by name."""
+
+    dtype: str
+    """Name of the element type, for instance ``"bfloat16"``."""
+    dims: tuple[int, ...]
+    """Sizes."""
+    strides: tuple[int, ...]
+    """Strides in elements."""
+    storage_numel: int
+    """Elements that the storage must hold."""
+
+
+PlannedValue = (
+    PlannedTensor
+    | TorchValue
+    | tuple["PlannedValue", ...]
+    | int
+    | float
+    | complex
+    | bool
+    | str
+    | None
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedArgument:
+    """One argument of a planned call; the fields are those of `Argument`."""
+
+    name: str
+    """Name in the schema."""
+    type: str
+    """Schema type without alias annotations."""
+    value: PlannedValue
+    """The tensor to make, or the value itself."""
+    written: bool
+    """True if the operator writes to it."""
+    output: bool
+    """True if it is a pure output buffer."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedOperator:
+    """What a call was resolved to; the fields are those of `ResolvedCall`."""
+
+    resolved_op: str
+    """Operator name that runs."""
+    overload: str
+    """Overload name; empty for the default overload."""
+    schema: str | None
+    """Schema text; None for a plain Python callable."""
+    arguments: tuple[PlannedArgument, ...]
+    """All arguments in schema order."""
+    assumptions: tuple[str, ...]
+    """Each guess that was made, one sentence each."""
+    rejected: tuple[tuple[str, str], ...]
+    """Other schemas of the name, each with the reason why it does not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """All recorded calls of one signature, resolved, or left out with the reason."""
+
+    op: str
+    """Operator name as recorded."""
+    signature: str
+    """Stable hash of the call, as in the trace."""
+    step: str | None
+    """Innermost annotation around the call with the median time."""
+    parent: str | None
+    """Innermost operator around it; None for an outermost call."""
+    leaf: bool
+    """True if no other operator ran inside it."""
+    count: int
+    """Number of recorded calls."""
+    host: RecordedTimes
+    """Recorded times of the CPU events."""
+    device: RecordedTimes | None
+    """Recorded spans of the kernels launched inside; None where none were."""
+    kernels: tuple[tuple[str, int], ...]
+    """Name and number of the kernels that one call launched."""
+    in_graph: bool
+    """True if any of the calls ran under graph capture."""
+    outcome: PlannedOperator | Skipped
+    """What runs, or why nothing does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The calls of a trace, ready to be run without it."""
+
+    calls: tuple[PlannedCall, ...]
+    """One entry for each signature, in the order of the trace."""
+
+    def select(
+        self,
+        *,
+        ops: Iterable[str] = (),
+        match: str | None = None,
+        scope: str | None = None,
+        level: Level = "all",
+        top: int | None = None,
+        limit: int | None = None,
+    ) -> list[PlannedCall]:
+        """Chooses calls in the way that `Trace.groups` does.
+
+        A plan keeps only the innermost annotation of each call, so `scope` looks no further.
+
+        Raises:
+            ValueError: A choice is malformed, or no annotation fits `scope`.
+        """
+        if level not in LEVELS:
+            raise ValueError(f"level is {level!r}, expected one of {', '.join(LEVELS)}")
+        try:
+            pattern = re.compile(match or "")
+        except re.error as error:
+            raise ValueError(f"{match!r} is not a regular expression ({error})") from error
+        names = frozenset(ops)
+        steps = None if scope is None else self._steps_of(scope)
+        chosen = [
+            call
+            for call in self.calls
+            if (not names or call.op in names)
+            and pattern.search(call.op)
+            and (steps is None or call.step in steps)
+            and (level != "outermost" or call.parent is None)
+            and (level != "leaf" or call.leaf)
+        ]
+        if top is not None:
+            chosen = _by_time(chosen, level)[:top]
+        return chosen[:limit]
+
+    def _steps_of(self, scope: str) -> set[str]:
+        steps = {call.step for call in self.calls if call.step is not None}
+        fitting = {scope} & steps or {step for step in steps if scope in step}
+        if not fitting:
+            some = ", ".join(sorted(steps)[:5]) or "none"
+            raise ValueError(f"no annotation is named {scope!r}; the plan has: {some}")
+        return fitting
+
+
+def _by_time(calls: list[PlannedCall], level: Level) -> list[PlannedCall]:
+    on_device = any(call.device for call in calls)
+
+    def time(call: PlannedCall) -> float:
+        times = call.device if on_device else call.host
+        if times is None:
+            return 0.0
+        return times.total if level == "outermost" else times.self_total
+
+    return sorted(calls, key=time, reverse=True)
+
+
+def planned(call: ResolvedCall) -> PlannedOperator:
+    """Returns the form of a resolved call that a plan holds."""
+    return PlannedOperator(
+        resolved_op=call.resolved_op,
+        overload=call.overload,
+        schema=call.schema,
+        arguments=tuple(
+            PlannedArgument(a.name, a.type, _planned_value(a.value), a.written, a.output)
+            for a in call.arguments
+        ),
+        assumptions=call.assumptions,
+        rejected=call.rejected,
+    )
+
+
+def resolved(op: str, operator: PlannedOperator) -> ResolvedCall:
+    """Returns the resolved call that a plan holds; the reverse of `planned`.
+
+    Args:
+        op: Operator name as recorded.
+        operator: The planned form.
+
+    Raises:
+        ValueError: This torch does not know a dtype.
+    """
+    return ResolvedCall(
+        op=op,
+        resolved_op=operator.resolved_op,
+        overload=operator.overload,
+        schema=operator.schema,
+        arguments=tuple(
+            Argument(a.name, a.type, _value(a.value), a.written, a.output)
+            for a in operator.arguments
+        ),
+        assumptions=operator.assumptions,
+        rejected=operator.rejected,
+    )
+
+
+def _planned_value(value: Value) -> PlannedValue:
+    if isinstance(value, TensorSpec):
+        dtype = str(value.dtype).removeprefix("torch.")
+        return PlannedTensor(dtype, value.dims, value.strides, value.storage_numel)
+    if isinstance(value, tuple):
+        return tuple(_planned_value(element) for element in value)
+    return value
+
+
+def _value(value: PlannedValue) -> Value:
+    if isinstance(value, PlannedTensor):
+        import torch
+
+        dtype = getattr(torch, value.dtype, None)
+        if not isinstance(dtype, torch.dtype):
+            raise ValueError(f"torch {torch.__version__} has no dtype {value.dtype!r}")
+        return TensorSpec(dtype, value.dims, value.strides, value.storage_numel)
+    if isinstance(value, tuple):
+        return tuple(_value(element) for element in value)
+    return value

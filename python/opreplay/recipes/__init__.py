@@ -1,0 +1,48 @@
+"""Recipes: a materialised call comes in, values that its operator can work with go out.
+
+Built-in recipes live in the modules beside this one, a family of operators in each.
+"""
+
+from opreplay.recipes.call import DefaultFill, InputTensor, RecipeCall, RecipeError
+from opreplay.recipes.registry import (
+    ENTRY_POINT_GROUP,
+    Recipe,
+    find_recipe,
+    list_recipes,
+    recipe,
+    registering_as,
+    remove_recipe,
+)
+
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "DefaultFill",
+    "InputTensor",
+    "Recipe",
+    "RecipeCall",
+    "RecipeError",
+    "find_recipe",
+    "list_recipes",
+    "recipe",
+    "remove_recipe",
+]
+
+with registering_as("built-in"):
+    from opreplay.recipes import (  # noqa: F401
+        aten_attention,
+        aten_floats,
+        aten_index,
+        aten_linalg,
+        aten_losses,
+        aten_masks,
+        aten_optimizers,
+        aten_overwritten,
+        aten_pooling,
+        aten_quantized,
+        aten_sequences,
+        aten_sorted,
+        aten_sparse,
+        fbgemm,
+        jagged,
+        torchvision,
+    )

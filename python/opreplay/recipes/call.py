@@ -1,0 +1,374 @@
+"""What a recipe works on: the tensors of one materialised call, found by argument name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+
+from opreplay import _C
+
+__all__ = ["DefaultFill", "InputTensor", "RecipeCall", "RecipeError"]
+
+DefaultFill = Literal["random", "none"] | tuple[int, int]
+"""What a tensor holds where no recipe says otherwise: ``"random"`` floats in [-1, 1) or random bit
+patterns, integers in [low, high), or ``"none"``: whatever the allocation left there."""
+
+_STREAMS_PER_TENSOR = 1 << 8
+
+
+class RecipeError(Exception):
+    """A recipe cannot give a call the values that it needs."""
+
+
+class InputTensor:
+    """A tensor argument, and the ways to fill it.
+
+    It is filled once: by the recipe, or else by its default when it is first read or when the
+    recipe is done. All randomness comes from the seed and the tensor's own stream, so that the
+    same call gets the same bits on every device.
+    """
+
+    __slots__ = ("_default", "_elements", "_filled", "_seed", "_stream", "_tensor")
+
+    def __init__(
+        self,
+        tensor: torch.Tensor,
+        elements: torch.Tensor,
+        *,
+        seed: int,
+        stream: int,
+        default: DefaultFill,
+    ) -> None:
+        """Takes a tensor that holds no values yet.
+
+        Args:
+            tensor: The tensor as the operator gets it.
+            elements: Its whole storage in one dimension, in a dtype that can be filled.
+            seed: Seed of the run.
+            stream: First of 256 random streams that belong to this tensor.
+            default: What it holds unless a recipe fills it.
+        """
+        self._tensor = tensor
+        self._elements = elements
+        self._seed = seed
+        self._stream = stream
+        self._default = default
+        self._filled = False
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Sizes."""
+        return tuple(self._tensor.shape)
+
+    @property
+    def numel(self) -> int:
+        """Number of elements that the operator sees."""
+        return self._tensor.numel()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Element type."""
+        return self._tensor.dtype
+
+    @property
+    def is_real(self) -> bool:
+        """True for floating point and complex elements."""
+        return self.dtype.is_floating_point or self.dtype.is_complex
+
+    @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+        return self._tensor.device
+
+    @property
+    def value(self) -> torch.Tensor:
+        """The tensor itself, with its default values unless it was filled before."""
+        self.fill()
+        return self._tensor
+
+    @property
+    def unfilled(self) -> torch.Tensor:
+        """The tensor itself, whether or not it holds values yet."""
+        return self._tensor
+
+    def fill(self) -> None:
+        """Gives the tensor its default values unless it was filled before."""
+        if self._filled:
+            return
+        self._filled = True
+        if isinstance(self._default, tuple):
+            self.fill_integers(*self._default)
+        elif self._default == "random":
+            self._fill_random()
+
+    def leave_unfilled(self) -> None:
+        """Says that the operator overwrites the tensor without reading it."""
+        self._filled = True
+
+    def fill_integers(self, low: int, high: int) -> None:
+        """Fills the storage with integers uniform in [low, high), cut to what the dtype holds.
+
+        Raises:
+            RecipeError: The range is empty though values are needed, or the dtype is no integer's.
+        """
+        elements = self._elements
+        if self.is_real:
+            raise RecipeError(f"integers in [{low}, {high}) are needed, the tensor is {self.dtype}")
+        self._filled = True
+        if elements.numel() == 0:
+            return
+        least, most = (0, 1) if elements.dtype is torch.bool else _limits(elements.dtype)
+        first, end = max(low, least), min(high, most + 1)
+        if first >= end:
+            raise RecipeError(f"no {self.dtype} value lies in [{low}, {high})")
+        _C.fill_random_integers_(elements, first, end, self._seed, self._stream)
+
+    def fill_floats(self, low: float, high: float) -> None:
+        """Fills the storage with floats uniform from `low` to `high`; rounding may reach `high`.
+
+        Raises:
+            RecipeError: The dtype is no floating point or complex one.
+        """
+        if not self.is_real:
+            raise RecipeError(f"floats in [{low}, {high}) are needed, the tensor is {self.dtype}")
+        self._filled = True
+        self._fill_random()
+        parts = self._elements
+        if self.dtype is torch.float8_e8m0fnu or self.dtype is torch.float4_e2m1fn_x2:
+            return  # Powers of two are positive as they are; nothing computes with four bits.
+        if parts.is_complex():
+            parts = torch.view_as_real(parts)
+        if parts.dtype.itemsize == 1:
+            # No arithmetic on eight bits; half precision holds each of their values.
+            wide = parts.half().mul_((high - low) / 2).add_((high + low) / 2)
+            parts.copy_(wide)
+        else:
+            parts.mul_((high - low) / 2).add_((high + low) / 2)
+
+    def write(self, values: torch.Tensor) -> None:
+        """Copies values of the tensor's shape into it.
+
+        Along a dimension of stride 0 there is one element; it takes the first of the values.
+
+        Raises:
+            RecipeError: The shapes differ, or elements overlap in another way.
+        """
+        target = self._tensor
+        if values.shape != target.shape:
+            raise RecipeError(f"values are {tuple(values.shape)}, the tensor is {self.dims}")
+        for dim, stride in enumerate(target.stride()):
+            if stride == 0 and target.size(dim) > 1:
+                target, values = target.narrow(dim, 0, 1), values.narrow(dim, 0, 1)
+        if _overlaps(target):
+            raise RecipeError(f"elements share memory: sizes {self.dims}, {target.stride() = }")
+        self._filled = True
+        if self._elements.numel() > target.numel():
+            self._elements.zero_()
+        target.copy_(values)
+
+    def write_list(self, values: Sequence[int]) -> None:
+        """Writes one number per element, the last dimension running fastest.
+
+        Raises:
+            RecipeError: There are more or fewer values than elements.
+        """
+        if len(values) != self.numel:
+            raise RecipeError(f"{len(values)} values for a tensor of {self.numel} elements")
+        made = torch.tensor(values, dtype=torch.int64, device=self.device)
+        self.write(made.view(self.dims).to(self.dtype))
+
+    def write_distinct(self, count: int, *, over: Sequence[int] | None = None) -> None:
+        """Writes integers in [0, count), none twice over some dimensions as far as count allows.
+
+        Args:
+            count: End of the range.
+            over: Dimensions; for each position in the others the values are drawn anew. None
+                stands for all.
+
+        Raises:
+            RecipeError: The range is empty though values are needed.
+        """
+        sizes = list(self.dims)
+        chosen = range(len(sizes)) if over is None or not sizes else [d % len(sizes) for d in over]
+        begin = self.random_integers(
+            [min(1, size) if dim in chosen else size for dim, size in enumerate(sizes)], 0, count
+        )
+        place = torch.zeros((), dtype=torch.int64, device=self.device)
+        for dim in chosen:
+            along = torch.arange(sizes[dim], device=self.device)
+            after = len(sizes) - 1 - dim
+            place = place * sizes[dim] + along.view([-1] + [1] * after)
+        self.write((begin + place * _scattering_step(count)) % max(count, 1))
+
+    def write_true(self, count: int) -> None:
+        """Sets so many elements to one, spread over the tensor, and all others to zero.
+
+        Raises:
+            RecipeError: The tensor has fewer elements.
+        """
+        if count > self.numel:
+            raise RecipeError(f"{count} true elements do not fit into {self.numel}")
+        place = torch.arange(self.numel, device=self.device)
+        values = place * count % max(self.numel, 1) < count
+        self.write(values.view(self.dims).to(self.dtype))
+
+    def random_integers(
+        self, shape: Sequence[int], low: int, high: int, *, draw: int = 1
+    ) -> torch.Tensor:
+        """Returns new int64 values uniform in [low, high), on the tensor's device.
+
+        Args:
+            shape: Shape of the result.
+            low: Least value.
+            high: End of the range.
+            draw: Number of the draw, 1 to 255: other draws give other values.
+
+        Raises:
+            RecipeError: The range is empty though values are needed.
+        """
+        if not 0 < draw < _STREAMS_PER_TENSOR:
+            raise ValueError(f"{draw = } is not in 1 to {_STREAMS_PER_TENSOR - 1}")
+        values = torch.empty(tuple(shape), dtype=torch.int64, device=self.device)
+        drawn = InputTensor(
+            values, values.view(-1), seed=self._seed, stream=self._stream + draw, default="none"
+        )
+        drawn.fill_integers(low, high)
+        return values
+
+    def _fill_random(self) -> None:
+        elements = self._elements
+        if elements.is_floating_point() or elements.is_complex():
+            _C.fill_random_(elements, self._seed, self._stream)
+        else:
+            least, most = _limits(elements.dtype)
+            _C.fill_random_integers_(elements, least, most + 1, self._seed, self._stream)
+
+
+class RecipeCall:
+    """The tensors and values of one call, by the names of its schema."""
+
+    def __init__(
+        self,
+        op: str,
+        values: Mapping[str, Any],
+        tensors: Mapping[str, Sequence[InputTensor | None]],
+    ) -> None:
+        """Takes what was materialised.
+
+        Args:
+            op: Name of the operator that runs.
+            values: The value of every argument, in schema order.
+            tensors: The elements of every argument that is a tensor or a list with tensors.
+        """
+        self.op = op
+        """Name of the operator that runs, without overload."""
+        self._values = values
+        self._tensors = tensors
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all arguments, in schema order."""
+        return tuple(self._values)
+
+    def has(self, name: str) -> bool:
+        """Tells whether there is an argument of that name and it is not None."""
+        return self._values.get(name) is not None
+
+    def has_tensor(self, name: str) -> bool:
+        """Tells whether there is an argument of that name and it is one tensor."""
+        return isinstance(self._values.get(name), torch.Tensor)
+
+    def value(self, name: str) -> Any:
+        """Returns an argument that is no tensor.
+
+        Raises:
+            RecipeError: The operator has no argument of that name.
+        """
+        if name not in self._values:
+            raise RecipeError(
+                f"{self.op} has no argument {name!r}; it has {', '.join(self.names) or 'none'}"
+            )
+        return self._values[name]
+
+    def tensor(self, name: str) -> InputTensor:
+        """Returns a tensor argument.
+
+        Raises:
+            RecipeError: The operator has no argument of that name, or it is not one tensor.
+        """
+        value = self.value(name)
+        if isinstance(value, torch.Tensor):
+            for tensor in self._tensors[name]:
+                if tensor is not None:
+                    return tensor
+        raise RecipeError(f"argument {name!r} of {self.op} is {_kind(value)}, not a tensor")
+
+    def tensors(self, name: str) -> tuple[InputTensor | None, ...]:
+        """Returns the elements of a tensor list; None where the list holds None.
+
+        Raises:
+            RecipeError: The operator has no argument of that name, or it is not a tensor list.
+        """
+        value = self.value(name)
+        if not isinstance(value, list) or (value and name not in self._tensors):
+            raise RecipeError(
+                f"argument {name!r} of {self.op} is {_kind(value)}, not a tensor list"
+            )
+        return tuple(self._tensors.get(name, ()))
+
+    def present(self, *names: str) -> list[InputTensor]:
+        """Returns the tensors, those in lists too, of the arguments that exist and are not None."""
+        return [
+            tensor for name in names for tensor in self._tensors.get(name, ()) if tensor is not None
+        ]
+
+    def fill_floats(self, low: float, high: float, *names: str) -> list[str]:
+        """Fills float tensors, those in lists too, and returns the names of the filled arguments.
+
+        Names that the operator does not have, integers and None are passed over, so that one list
+        of names serves a family of operators.
+        """
+        filled = []
+        for name in names:
+            real = [tensor for tensor in self.present(name) if tensor.is_real]
+            for tensor in real:
+                tensor.fill_floats(low, high)
+            if real:
+                filled.append(name)
+        return filled
+
+
+def _limits(dtype: torch.dtype) -> tuple[int, int]:
+    """Returns the least and the greatest value of an integer dtype."""
+    info = torch.iinfo(dtype)
+    return info.min, info.max
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Tells whether a dimension steps to places that the smaller strides reach already."""
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (size - 1)
+    return False
+
+
+def _scattering_step(count: int) -> int:
+    """Returns a step that visits every value below count before it repeats one.
+
+    It shares no factor with count, and lies about the golden section of it, so that neighbours in
+    the result lie far apart in memory.
+    """
+    step = max(1, round(count * 0.381966))
+    while math.gcd(step, count) > 1:
+        step += 1
+    return step
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"

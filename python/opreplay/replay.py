@@ -1,0 +1,273 @@
+"""The corridor: a trace or plan goes through every room; rows, and a report, come out.
+
+This side reads the trace, hands calls out and waits. It loads no torch: the worker does, at the
+same time.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from opreplay.environment import Environment
+from opreplay.isolation import Died, Factory, InProcess, Isolated, TimedOut
+from opreplay.options import ReplayOptions, Selection
+from opreplay.outcome import Outcome
+from opreplay.plan import Plan, PlannedCall, PlannedOperator, planned
+from opreplay.plan_file import is_plan, read_plan
+from opreplay.report.results import Report
+from opreplay.report.row import Row
+from opreplay.resolve.namespaces import register_namespace, registered_namespaces
+from opreplay.trace import CallGroup, RecordedCall, Skipped, Trace, read_trace
+
+if TYPE_CHECKING:
+    from opreplay.attempt import Attempt
+
+__all__ = ["Replay", "make_plan", "replay"]
+
+logger = logging.getLogger(__name__)
+
+Source = str | Path | Trace | Plan
+
+A = TypeVar("A")
+G = TypeVar("G")
+J = TypeVar("J")
+
+
+def replay(
+    source: Source,
+    selection: Selection | None = None,
+    *,
+    options: ReplayOptions | None = None,
+) -> Report:
+    """Replays the calls of a trace or plan and times them.
+
+    Args:
+        source: A trace, a plan, or the path of either.
+        selection: Which calls; the default is all of them.
+        options: How they are run; the default is in a worker process, on the accelerator if there
+            is one.
+
+    Raises:
+        TraceError: The file is no trace that can be read.
+        PlanError: The file is a plan, but a malformed one.
+        ValueError: The selection is malformed.
+        WorkerError: The worker process cannot load what it needs.
+    """
+    with closing(Replay(source, selection, options=options)) as run:
+        return Report(tuple(run.rows()), run.environment, ("opreplay.replay", str(run.name)))
+
+
+class Replay:
+    """One run, row by row; to be closed, which ends its worker."""
+
+    def __init__(
+        self,
+        source: Source,
+        selection: Selection | None = None,
+        *,
+        options: ReplayOptions | None = None,
+        read: Callable[[str], Trace] = read_trace,
+    ) -> None:
+        """Starts the worker, then reads the source while the worker loads its libraries.
+
+        Args:
+            source: A trace, a plan, or the path of either.
+            selection: Which calls; the default is all of them.
+            options: How they are run.
+            read: Reads a trace file.
+        """
+        options = options or ReplayOptions()
+        self._options = replace(
+            options, namespaces={**registered_namespaces(), **options.namespaces}
+        )
+        self._runner = _start_runner(
+            functools.partial(_load_attempt, self._options),
+            self._options,
+            spoils=lambda outcome: outcome.device_broken,
+        )
+        try:
+            self.name, self.notes, self.calls = _choose(source, selection or Selection(), read)
+        except BaseException:
+            self._runner.close()
+            raise
+
+    @property
+    def environment(self) -> Environment:
+        """The machine and the software that the calls run on; waits until the worker has loaded."""
+        return self._runner.greeting()
+
+    def rows(self) -> Iterator[Row]:
+        """Yields one row for each signature, in order, as soon as it is certain."""
+        jobs = [call.call if isinstance(call, CallGroup) else call for call in self.calls]
+        answers = self._runner.map(jobs)
+        for call, answer in zip(self.calls, answers, strict=True):
+            row = _row(call, answer)
+            for sentence in row.assumptions:
+                logger.warning("%s: %s", row.op, sentence)
+            yield row
+            if self._options.stop_on_error and row.status == "failed":
+                return
+
+    def close(self) -> None:
+        """Ends the worker; may be called again."""
+        self._runner.close()
+
+
+def make_plan(
+    source: str | Path | Trace,
+    selection: Selection | None = None,
+    *,
+    options: ReplayOptions | None = None,
+    read: Callable[[str], Trace] = read_trace,
+) -> Plan:
+    """Resolves the calls of a trace into a plan that runs without it, on any device.
+
+    Args:
+        source: A trace or its path.
+        selection: Which calls; the default is all of them.
+        options: Which modules to import, and whether to isolate.
+        read: Reads a trace file.
+
+    Raises:
+        TraceError: The file is no trace that can be read.
+        ValueError: The selection is malformed.
+        WorkerError: The worker process cannot load what it needs.
+    """
+    options = options or ReplayOptions()
+    options = replace(options, namespaces={**registered_namespaces(), **options.namespaces})
+    runner = _start_runner(
+        functools.partial(_load_planner, options), options, spoils=lambda outcome: False
+    )
+    with closing(runner):
+        trace = source if isinstance(source, Trace) else read(str(source))
+        groups = (selection or Selection()).of_trace(trace)
+        answers = runner.map([group.call for group in groups])
+        return Plan(
+            tuple(
+                _planned_call(group, answer) for group, answer in zip(groups, answers, strict=True)
+            )
+        )
+
+
+def _choose(
+    source: Source, selection: Selection, read: Callable[[str], Trace]
+) -> tuple[str, tuple[str, ...], Sequence[CallGroup | PlannedCall]]:
+    """Returns the name of a source, what is to be said of it, and its chosen calls."""
+    if isinstance(source, Trace | Plan):
+        name = source.path if isinstance(source, Trace) else "plan"
+    else:
+        name = str(source)
+        source = read_plan(name) if is_plan(name) else read(name)
+    if isinstance(source, Plan):
+        return name, (), selection.of_plan(source)
+    return name, source.missing, selection.of_trace(source)
+
+
+def _start_runner(
+    factory: Factory[G, J, A], options: ReplayOptions, *, spoils: Callable[[A], bool]
+) -> Isolated[G, J, A] | InProcess[G, J, A]:
+    if not options.isolation:
+        return InProcess(factory)
+    return Isolated(factory, limit_s=options.timeout_s, spoils=spoils)
+
+
+def _load_attempt(options: ReplayOptions) -> tuple[Environment, Attempt]:
+    """Runs in the worker: loads torch and the dispatcher's operators."""
+    import torch
+
+    from opreplay.attempt import Attempt
+    from opreplay.environment import default_device, describe_environment
+
+    for namespace, modules in options.namespaces.items():
+        register_namespace(namespace, *modules)
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    device = options.device or default_device()
+    return describe_environment(device, threads=options.threads), Attempt(options, device=device)
+
+
+def _load_planner(
+    options: ReplayOptions,
+) -> tuple[None, Callable[[RecordedCall, Callable[[], None]], PlannedOperator | Skipped]]:
+    """Runs in the worker: loads torch and the dispatcher's operators."""
+    from opreplay.resolve.resolver import Resolver
+
+    for namespace, modules in options.namespaces.items():
+        register_namespace(namespace, *modules)
+    resolver = Resolver(imports=options.imports, allow_mismatch=options.allow_mismatch, device=None)
+
+    def plan(job: RecordedCall, started: Callable[[], None]) -> PlannedOperator | Skipped:
+        started()
+        found = resolver.resolve(job)
+        return found if isinstance(found, Skipped) else planned(found)
+
+    return None, plan
+
+
+def _row(call: CallGroup | PlannedCall, answer: Outcome | Died | TimedOut) -> Row:
+    op = call.call.name if isinstance(call, CallGroup) else call.op
+    outcome = answer if isinstance(answer, Outcome) else _outcome_of_end(answer)
+    detail = outcome.detail
+    if outcome.reason == "metadata_missing" and isinstance(call, CallGroup) and call.unrecorded:
+        detail = call.unrecorded  # the trace knows which flag was off
+    return Row(
+        op=op,
+        overload=outcome.overload,
+        resolved_op=outcome.resolved_op or op,
+        signature=call.signature,
+        step=None,
+        count=call.count,
+        host=call.host,
+        device=call.device,
+        in_graph=call.in_graph,
+        kernels_recorded=call.kernels,
+        bytes=outcome.bytes,
+        schemas_rejected=outcome.rejected,
+        reason=outcome.reason,
+        detail=detail,
+        assumptions=outcome.assumptions,
+        recipe=outcome.recipe,
+        schema=outcome.schema,
+        timing=outcome.timing,
+    )
+
+
+def _outcome_of_end(end: Died | TimedOut) -> Outcome:
+    if isinstance(end, TimedOut):
+        return Outcome(reason="timed_out", detail=f"it took longer than {end.limit_s:g} s")
+    return Outcome(reason="crashed", detail=_sentence_of_end(end))
+
+
+def _sentence_of_end(end: Died) -> str:
+    words = f" (last words: {end.last_words})" if end.last_words else ""
+    return f"it ended its process with {end.cause}, also alone in a fresh one{words}"
+
+
+def _planned_call(
+    group: CallGroup, answer: PlannedOperator | Skipped | Died | TimedOut
+) -> PlannedCall:
+    if isinstance(answer, Died):
+        answer = Skipped("crashed", f"resolving: {_sentence_of_end(answer)}")
+    elif isinstance(answer, TimedOut):
+        answer = Skipped("timed_out", f"resolving took longer than {answer.limit_s:g} s")
+    elif isinstance(answer, Skipped) and answer.reason == "metadata_missing" and group.unrecorded:
+        answer = Skipped(answer.reason, group.unrecorded)
+    return PlannedCall(
+        op=group.call.name,
+        signature=group.signature,
+        step=group.call.step,
+        parent=group.call.parent,
+        leaf=group.call.leaf,
+        count=group.count,
+        host=group.host,
+        device=group.device,
+        kernels=group.kernels,
+        in_graph=group.in_graph,
+        outcome=answer,
+    )

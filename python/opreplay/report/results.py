@@ -1,0 +1,126 @@
+"""The outcome of a run: rows come in; totals, a results file or a table of values go out."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from opreplay.environment import Environment
+from opreplay.report.row import STATUSES, Row
+from opreplay.trace.call import REASONS
+
+__all__ = ["FORMAT", "Report", "Share", "share_of"]
+
+FORMAT = "opreplay-results/1"
+
+_CSV_COLUMNS: dict[str, Callable[[Row], object]] = {
+    "op": lambda row: row.op,
+    "overload": lambda row: row.overload,
+    "resolved_op": lambda row: row.resolved_op,
+    "signature": lambda row: row.signature,
+    "count": lambda row: row.count,
+    "recorded_host_us": lambda row: row.host.median,
+    "recorded_host_self_total_us": lambda row: row.host.self_total,
+    "recorded_device_us": lambda row: row.device and row.device.median,
+    "recorded_device_self_total_us": lambda row: row.device and row.device.self_total,
+    "status": lambda row: row.status,
+    "reason": lambda row: row.reason,
+    "host_ns": lambda row: row.timing and row.timing.host_ns.median,
+    "hot_us": lambda row: row.timing and row.timing.hot_us and row.timing.hot_us.median,
+    "cold_us": lambda row: row.timing and row.timing.cold_us and row.timing.cold_us.median,
+    "at_floor": lambda row: row.timing and row.timing.host_ns.at_floor,
+    "bytes": lambda row: row.bytes,
+    "schema": lambda row: row.schema,
+    "detail": lambda row: row.detail,
+    "assumptions": lambda row: " ".join(row.assumptions),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a part of the rows stands for."""
+
+    signatures: int
+    """Number of rows."""
+    calls: int
+    """Number of recorded calls."""
+    host_us: float
+    """Recorded host time of the operators themselves, their children's left out [microseconds]."""
+    device_us: float
+    """Recorded device time of the operators themselves [microseconds]."""
+
+    def to_json(self) -> dict[str, int | float]:
+        """The share in the form that stands in a results file."""
+        return {
+            "count": self.signatures,
+            "calls": self.calls,
+            "host_us": self.host_us,
+            "device_us": self.device_us,
+        }
+
+
+def share_of(rows: Iterable[Row]) -> Share:
+    """Adds rows up, with self times, so that nested operators don't count twice."""
+    kept = list(rows)
+    return Share(
+        signatures=len(kept),
+        calls=sum(row.count for row in kept),
+        host_us=sum(row.host.self_total for row in kept),
+        device_us=sum(row.device.self_total for row in kept if row.device is not None),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The rows of one run, with where and how it ran."""
+
+    rows: tuple[Row, ...]
+    """One row for each signature, in the order run."""
+    environment: Environment
+    """The machine and its software."""
+    command: tuple[str, ...]
+    """What asked for the run: a command line, or the Python function."""
+
+    def by_status(self) -> dict[str, Share]:
+        """Adds the rows up by status; statuses without rows are left out."""
+        shares = {s: share_of(row for row in self.rows if row.status == s) for s in STATUSES}
+        return {status: share for status, share in shares.items() if share.signatures}
+
+    def by_reason(self) -> dict[str, Share]:
+        """Adds the rows that are not ok up by reason; reasons without rows are left out."""
+        shares = {r: share_of(row for row in self.rows if row.reason == r) for r in REASONS}
+        return {reason: share for reason, share in shares.items() if share.signatures}
+
+    def to_json(self) -> dict[str, Any]:
+        """The run in the form of a results file."""
+        whole = share_of(self.rows)
+        return {
+            "format": FORMAT,
+            "environment": self.environment.to_json(),
+            "command": list(self.command),
+            "rows": [row.to_json() for row in self.rows],
+            "totals": {
+                "signatures": whole.signatures,
+                "calls": whole.calls,
+                "host_us": whole.host_us,
+                "device_us": whole.device_us,
+                "by_status": {key: share.to_json() for key, share in self.by_status().items()},
+                "by_reason": {key: share.to_json() for key, share in self.by_reason().items()},
+            },
+        }
+
+    def write_json(self, path: str | Path) -> None:
+        """Writes a results file."""
+        Path(path).write_bytes(orjson.dumps(self.to_json(), option=orjson.OPT_INDENT_2) + b"\n")
+
+    def write_csv(self, path: str | Path) -> None:
+        """Writes one line for each row, with the medians; a missing value is an empty field."""
+        with Path(path).open("w", newline="", encoding="utf-8") as stream:
+            writer = csv.writer(stream)
+            writer.writerow(_CSV_COLUMNS)
+            writer.writerows([value(row) for value in _CSV_COLUMNS.values()] for row in self.rows)

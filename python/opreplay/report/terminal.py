@@ -1,0 +1,132 @@
+"""Rows on a terminal or in a pipe: a row comes in, a line goes out; the totals come last."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from opreplay.report.results import Report, Share, share_of
+from opreplay.report.row import Row
+
+__all__ = ["RowPrinter", "make_console", "print_totals"]
+
+_PIPE_WIDTH = 160
+_LEAST_OP_WIDTH = 24
+_MOST_OP_WIDTH = 44
+_COLUMNS = f"{'count':>7}  {'recorded us':>11}  {'replayed us':>11}   "
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """Returns a console for plain text; a pipe is given lines wide enough for tables."""
+    console = Console(stderr=stderr, markup=False, highlight=False, emoji=False)
+    if not console.is_terminal:
+        console = Console(
+            stderr=stderr, markup=False, highlight=False, emoji=False, width=_PIPE_WIDTH
+        )
+    return console
+
+
+class RowPrinter:
+    """Prints rows as they come, in columns."""
+
+    def __init__(self, console: Console, *, verbose: bool = False) -> None:
+        """Takes the measure of the console.
+
+        Args:
+            console: Where to print.
+            verbose: Whether to print all of each reason and every assumption.
+        """
+        self._console = console
+        self._verbose = verbose
+        self._op_width = min(_MOST_OP_WIDTH, max(_LEAST_OP_WIDTH, console.width - 70))
+
+    def print_header(self) -> None:
+        """Prints the names of the columns."""
+        self._print(f"{'op':<{self._op_width}}{_COLUMNS}status")
+
+    def print_row(self, row: Row) -> None:
+        """Prints one row in one line, or several if verbose."""
+        recorded, replayed = _times(row)
+        status = "ok" if row.reason is None else f"{row.status}: {row.reason}"
+        if row.detail and not self._verbose:
+            status += f": {row.detail}"
+        self._print(
+            f"{_shortened(row.op, self._op_width - 1):<{self._op_width}}{row.count:>7}  "
+            f"{recorded:>11}  {replayed:>11}   {status}"
+        )
+        if self._verbose:
+            for sentence in (row.detail, *(f"assumed: {text}" for text in row.assumptions)):
+                if sentence:
+                    self._console.print(f"    {sentence}", soft_wrap=True)
+
+    def _print(self, line: str) -> None:
+        # A narrow terminal cuts the reason off; a pipe has room for all of it.
+        cut = self._console.is_terminal
+        self._console.print(
+            line.rstrip(), no_wrap=cut, overflow="ellipsis" if cut else "ignore", crop=cut
+        )
+
+
+def print_totals(report: Report, console: Console) -> None:
+    """Prints what the rows stand for, by status and reason, and what to keep in mind."""
+    whole = share_of(report.rows)
+    if not whole.signatures:
+        return
+    on_device = whole.device_us > 0
+    table = Table(box=None, pad_edge=False, show_edge=False)
+    table.add_column("")
+    for heading in ("signatures", "calls", "host self ms", "host %"):
+        table.add_column(heading, justify="right")
+    if on_device:
+        table.add_column("GPU ms", justify="right")
+        table.add_column("GPU %", justify="right")
+    shares = {"all": whole, **{s: x for s, x in report.by_status().items() if s == "ok"}}
+    for name, share in {**shares, **report.by_reason()}.items():
+        table.add_row(name, *_cells(share, whole, on_device=on_device))
+    console.print()
+    console.print(table)
+    _print_notes(report, console)
+
+
+def _print_notes(report: Report, console: Console) -> None:
+    timed = [row for row in report.rows if row.timing is not None]
+    at_floor = sum(row.timing.host_ns.at_floor for row in timed if row.timing is not None)
+    if at_floor:
+        console.print(
+            f"~ marks {at_floor} of {len(timed)} times that are less than three times what an "
+            "empty operator takes."
+        )
+    guessed = sum(bool(row.assumptions) for row in report.rows)
+    if guessed:
+        console.print(f"{guessed} rows rest on assumptions: -v lists them, --strict refuses them.")
+
+
+def _cells(share: Share, whole: Share, *, on_device: bool) -> list[str]:
+    cells = [
+        f"{share.signatures:,}",
+        f"{share.calls:,}",
+        f"{share.host_us / 1000:,.3f}",
+        _percent(share.host_us, whole.host_us),
+    ]
+    if on_device:
+        cells += [f"{share.device_us / 1000:,.3f}", _percent(share.device_us, whole.device_us)]
+    return cells
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f}" if whole else ""
+
+
+def _times(row: Row) -> tuple[str, str]:
+    """The recorded and the replayed time that stand for the same thing [microseconds]."""
+    if row.timing is not None and row.timing.hot_us is not None and row.device is not None:
+        return f"{row.device.median:.2f}", f"{row.timing.hot_us.median:.2f}"
+    recorded = f"{row.host.median:.2f}"
+    if row.timing is None:
+        return recorded, ""
+    mark = "~" if row.timing.host_ns.at_floor else ""
+    return recorded, f"{mark}{row.timing.host_ns.median / 1000:.2f}"
+
+
+def _shortened(name: str, width: int) -> str:
+    return name if len(name) <= width else f"{name[: width - 3]}..."

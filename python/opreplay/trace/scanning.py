@@ -1,0 +1,145 @@
+"""Scans a Kineto document: pieces of JSON come in, its events as columns go out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from opreplay._scan import Scanner
+from opreplay.trace.errors import TraceError
+from opreplay.trace.events import Events, Lanes
+from opreplay.trace.loose_json import parse_object
+
+__all__ = ["scan_lanes"]
+
+_LANES = ("op", "launch", "gpu", "annotation")
+
+_CATEGORIES: Mapping[str, tuple[str, ...]] = {
+    "op": ("cpu_op", "Operator"),
+    "launch": (
+        "cuda_runtime",
+        "cuda_driver",
+        "privateuse1_runtime",
+        "privateuse1_driver",
+        "xpu_runtime",
+        "mtia_runtime",
+        "Runtime",
+    ),
+    "gpu": ("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"),
+    "annotation": ("user_annotation",),
+}
+"""Categories of each lane; Kineto's first releases wrote the capitalised ones."""
+
+_EXTERNAL_ID, _CORRELATION = 0, 1
+"""Numbers of the id columns."""
+
+_SIGNATURE_FIELDS = (
+    "Input type",
+    "Input Dims",
+    "Input dims",
+    "Input Strides",
+    "Concrete Inputs",
+    "kernel_backend",
+)
+"""Fields that tell calls of one operator apart."""
+
+_REMEDY = "pass the .json or .json.gz file that torch.profiler's export_chrome_trace wrote"
+
+
+def scan_lanes(path: str | Path, pieces: Iterable[bytes]) -> Lanes:
+    """Returns the complete events of the lanes; events without a time are left out.
+
+    What strict JSON forbids, but profilers have written, is read all the same: NaN and Infinity,
+    invalid UTF-8, control characters and unescaped quotes in names, integers of any size.
+
+    Raises:
+        TraceError: The document is cut off, damaged, foreign, or holds no event.
+    """
+    scanner = _scanner()
+    for piece in pieces:
+        scanner.feed(piece)
+    status, offset, found = scanner.finish()
+    if status != "complete":
+        raise _refusal(path, status, offset, found)
+    if not scanner.has_records:
+        raise TraceError(f"{path}: byte 0: {_describe(scanner)}")
+    if not scanner.record_count:
+        raise TraceError(
+            f"{path}: byte 0: the trace holds no event; keep the profiler running while the "
+            "model runs, and record the trace again"
+        )
+    op, launch, gpu, annotation = (_events(path, scanner, lane) for lane in range(len(_LANES)))
+    return Lanes(
+        op=op,
+        launch=launch,
+        gpu=gpu,
+        annotation=annotation,
+        threads=tuple(_text(thread) for thread in scanner.threads),
+    )
+
+
+def _scanner() -> Scanner:
+    return Scanner(
+        records_key="traceEvents",
+        label_key="schema",
+        phase=("ph", "X"),
+        lane_key="cat",
+        lanes=[
+            (category, lane) for lane, name in enumerate(_LANES) for category in _CATEGORIES[name]
+        ],
+        time_keys=("ts", "dur"),
+        thread_keys=("pid", "tid"),
+        fields_key="args",
+        id_keys=[
+            ("External id", _EXTERNAL_ID),
+            ("external id", _EXTERNAL_ID),
+            ("correlation", _CORRELATION),
+        ],
+        name_key="name",
+        signature_keys=list(_SIGNATURE_FIELDS),
+    )
+
+
+def _events(path: str | Path, scanner: Scanner, lane: int) -> Events:
+    start, duration, thread, distinct, ids, examples = scanner.table(lane)
+    return Events(
+        start=start,
+        duration=duration,
+        thread=thread,
+        external_id=ids[_EXTERNAL_ID],
+        correlation=ids[_CORRELATION],
+        distinct=distinct,
+        examples=tuple(parse_object(path, offset, text) for offset, text in examples),
+    )
+
+
+def _refusal(path: str | Path, status: str, offset: int, found: bytes) -> TraceError:
+    if status == "truncated":
+        return TraceError(
+            f"{path}: byte {offset}: the JSON ends in the middle of the trace (truncated file); "
+            "copy or record the trace again"
+        )
+    if status == "foreign":
+        return TraceError(
+            f"{path}: byte {offset}: found {_text(found)!r}, which begins no JSON document; "
+            f"{_REMEDY}"
+        )
+    return TraceError(
+        f"{path}: byte {offset}: found {_text(found)!r} where JSON expects something else "
+        "(damaged file); copy or record the trace again"
+    )
+
+
+def _describe(scanner: Scanner) -> str:
+    keys = {_text(key) for key in scanner.keys}
+    if "nodes" in keys:
+        return (
+            f"found an Execution Trace (schema {_text(scanner.label) or 'unknown'}), which is not "
+            "read yet; record the run with torch.profiler and export_chrome_trace"
+        )
+    some = ", ".join(sorted(keys)[:5]) or "none"
+    return f"found a JSON object without traceEvents (keys: {some}); {_REMEDY}"
+
+
+def _text(text: bytes) -> str:
+    return text.decode(errors="replace")
