@@ -5,6 +5,8 @@
 #include <charconv>
 #include <cmath>
 #include <optional>
+#include <stdexcept>
+#include <utility>
 
 namespace opreplay {
 namespace {
@@ -190,6 +192,29 @@ class Scanner::Walk {
   size_t at_;
 };
 
+size_t KeyRoles::slot_of(std::string_view key) noexcept {
+  if (key.empty()) return 0;
+  const auto first = static_cast<unsigned char>(key.front());
+  const auto last = static_cast<unsigned char>(key.back());
+  return (first * 7U + last * 3U + key.size()) % kSlots;
+}
+
+void KeyRoles::add(const std::string& key, size_t role) {
+  if (key.empty() || 2 * ++taken_ > kSlots) {
+    throw std::invalid_argument("expected at most 32 keys, none empty");
+  }
+  size_t slot = slot_of(key);
+  while (!slots_[slot].first.empty() && slots_[slot].first != key) slot = (slot + 1) % kSlots;
+  slots_[slot] = {key, role};
+}
+
+size_t KeyRoles::role_of(std::string_view key) const noexcept {
+  for (size_t slot = slot_of(key); !slots_[slot].first.empty(); slot = (slot + 1) % kSlots) {
+    if (slots_[slot].first == key) return slots_[slot].second;
+  }
+  return kNoRole;
+}
+
 Scanner::Scanner(ScanPlan plan) : plan_(std::move(plan)) {
   size_t lanes = 0;
   for (const auto& [value, lane] : plan_.lanes) lanes = std::max(lanes, lane + 1);
@@ -197,9 +222,22 @@ Scanner::Scanner(ScanPlan plan) : plan_(std::move(plan)) {
   for (const auto& [key, column] : plan_.id_keys) columns = std::max(columns, column + 1);
   tables_.resize(lanes);
   alike_.resize(lanes);
+  examples_.resize(lanes);
   for (ScanTable& table : tables_) table.ids.resize(columns);
   record_.ids.resize(columns);
   record_.signature.resize(plan_.signature_keys.size());
+  for (const auto& [value, lane] : plan_.lanes) lanes_.add(value, lane);
+  for (const auto& [key, column] : plan_.id_keys) field_keys_.add(key, column);
+  for (size_t i = 0; i < plan_.signature_keys.size(); ++i) {
+    field_keys_.add(plan_.signature_keys[i], columns + i);
+  }
+  own_keys_.add(plan_.phase_key, kPhase);
+  own_keys_.add(plan_.lane_key, kLane);
+  own_keys_.add(plan_.name_key, kName);
+  own_keys_.add(plan_.start_key, kStart);
+  own_keys_.add(plan_.duration_key, kDuration);
+  own_keys_.add(plan_.process_key, kProcess);
+  own_keys_.add(plan_.thread_key, kThread);
 }
 
 void Scanner::feed(std::string_view piece) {
@@ -210,6 +248,10 @@ void Scanner::feed(std::string_view piece) {
     size_ += part.size();
     if (buffer_.size() >= wait_for_) scan_buffer();
   }
+}
+
+std::vector<ScanExample> Scanner::take_examples(size_t lane) {
+  return std::exchange(examples_.at(lane), {});
 }
 
 ScanOutcome Scanner::finish() {
@@ -355,63 +397,46 @@ Scanner::Step Scanner::read_record() {
 
 Scanner::Step Scanner::read_members(Walk& walk) {
   Record& record = record_;
-  record.phase = record.lane = record.start = record.duration = {};
-  record.process = record.thread = record.name = {};
+  record.own = {};
+  record.lane = KeyRoles::kNoRole;
   std::ranges::fill(record.ids, std::string_view{});
   std::ranges::fill(record.signature, std::string_view{});
-  const auto nested = [&](std::string_view key) {
+  const auto field = [&](std::string_view key) {
     std::string_view value;
     const Step step = walk.value(value);
-    for (const auto& [id_key, column] : plan_.id_keys) {
-      if (key == id_key) record.ids[column] = value;
-    }
-    for (size_t i = 0; i < plan_.signature_keys.size(); ++i) {
-      if (key == plan_.signature_keys[i]) record.signature[i] = value;
+    const size_t role = field_keys_.role_of(key);
+    if (role < record.ids.size()) {
+      record.ids[role] = value;
+    } else if (role != KeyRoles::kNoRole) {
+      record.signature[role - record.ids.size()] = value;
     }
     return step;
   };
   return walk.object([&](std::string_view key) {
-    if (key == plan_.fields_key && walk.at_object()) return walk.object(nested);
+    if (key == plan_.fields_key && walk.at_object()) return walk.object(field);
     std::string_view value;
     if (const Step step = walk.value(value); step != Step::kDone) return step;
-    if (key == plan_.phase_key) {
-      record.phase = unquoted(value);
-      if (record.phase != plan_.phase) return walk.leave();
-    } else if (key == plan_.lane_key) {
-      record.lane = unquoted(value);
-      if (lane_of(record.lane) == nullptr) return walk.leave();
-    } else if (key == plan_.name_key) {
-      record.name = value;
-    } else if (key == plan_.start_key) {
-      record.start = value;
-    } else if (key == plan_.duration_key) {
-      record.duration = value;
-    } else if (key == plan_.process_key) {
-      record.process = unquoted(value);
-    } else if (key == plan_.thread_key) {
-      record.thread = unquoted(value);
+    const size_t role = own_keys_.role_of(key);
+    if (role == KeyRoles::kNoRole) return Step::kDone;
+    record.own[role] = value;
+    if (role == kPhase && unquoted(value) != plan_.phase) return walk.leave();
+    if (role == kLane) {
+      record.lane = lanes_.role_of(unquoted(value));
+      if (record.lane == KeyRoles::kNoRole) return walk.leave();
     }
     return Step::kDone;
   });
 }
 
-const size_t* Scanner::lane_of(std::string_view value) const {
-  for (const auto& [name, lane] : plan_.lanes) {
-    if (name == value) return &lane;
-  }
-  return nullptr;
-}
-
 void Scanner::keep(std::string_view text, uint64_t offset) {
-  const size_t* lane = lane_of(record_.lane);
-  const auto start = number_in<double>(record_.start);
-  const auto duration =
-      record_.duration.empty() ? std::optional(0.0) : number_in<double>(record_.duration);
-  if (record_.phase != plan_.phase || lane == nullptr || !start || !duration ||
-      !std::isfinite(*start) || !std::isfinite(*duration)) {
+  const auto start = number_in<double>(record_.own[kStart]);
+  const auto duration = record_.own[kDuration].empty() ? std::optional(0.0)
+                                                       : number_in<double>(record_.own[kDuration]);
+  if (unquoted(record_.own[kPhase]) != plan_.phase || record_.lane == KeyRoles::kNoRole || !start ||
+      !duration || !std::isfinite(*start) || !std::isfinite(*duration)) {
     return;
   }
-  ScanTable& table = tables_[*lane];
+  ScanTable& table = tables_[record_.lane];
   table.start.push_back(*start);
   table.duration.push_back(std::max(*duration, 0.0));
   table.thread.push_back(thread_number());
@@ -419,15 +444,15 @@ void Scanner::keep(std::string_view text, uint64_t offset) {
     const auto id = number_in<int64_t>(record_.ids[column]);
     table.ids[column].push_back(id && *id >= 0 ? *id : -1);
   }
-  table.distinct.push_back(number_of_alike(*lane, text, offset));
+  table.distinct.push_back(number_of_alike(record_.lane, text, offset));
 }
 
 int64_t Scanner::thread_number() {
-  if (last_number_ >= 0 && record_.thread == last_thread_ && record_.process == last_process_) {
-    return last_number_;
-  }
-  last_process_ = record_.process;
-  last_thread_ = record_.thread;
+  const std::string_view process = unquoted(record_.own[kProcess]);
+  const std::string_view thread = unquoted(record_.own[kThread]);
+  if (last_number_ >= 0 && thread == last_thread_ && process == last_process_) return last_number_;
+  last_process_ = process;
+  last_thread_ = thread;
   const auto [entry, is_new] = thread_numbers_.try_emplace(last_process_ + '\0' + last_thread_,
                                                            static_cast<int64_t>(threads_.size()));
   if (is_new) threads_.push_back(last_thread_);
@@ -436,7 +461,7 @@ int64_t Scanner::thread_number() {
 
 int64_t Scanner::number_of_alike(size_t lane, std::string_view text, uint64_t offset) {
   std::string& key = alike_key_;
-  key = record_.name;
+  key = record_.own[kName];
   for (const std::string_view value : record_.signature) {
     key += '\0';
     key += value;
@@ -444,9 +469,8 @@ int64_t Scanner::number_of_alike(size_t lane, std::string_view text, uint64_t of
   if (const auto known = alike_[lane].find(std::string_view(key)); known != alike_[lane].end()) {
     return known->second;
   }
-  std::vector<ScanExample>& examples = tables_[lane].examples;
-  const auto number = static_cast<int64_t>(examples.size());
-  examples.push_back({offset, std::string(text)});
+  const auto number = static_cast<int64_t>(alike_[lane].size());
+  examples_[lane].push_back({offset, std::string(text)});
   alike_[lane].emplace(key, number);
   return number;
 }
