@@ -136,8 +136,9 @@ size_t JsonIndex::closing_from(size_t at, int64_t& depth) const noexcept {
   for (size_t block = at / kBlock; block < close_.size(); ++block, wanted = ~uint64_t{0}) {
     const uint64_t open = open_[block] & wanted;
     uint64_t close = close_[block] & wanted;
+    if ((open | close) == 0) continue;
     int64_t closed = 0;
-    // Most blocks close fewer levels than are open, and need no look at their bits.
+    // Many blocks close fewer levels than are open, and need no look at their bits.
     if (std::popcount(close) >= depth) {
       for (; close != 0; close &= close - 1) {
         const int bit = std::countr_zero(close);

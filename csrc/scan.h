@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -53,11 +54,10 @@ struct ScanTable {
   std::vector<double> start, duration;
   /// Index in `Scanner::threads()`.
   std::vector<int64_t> thread;
-  /// Index in `examples` of a record that is alike.
+  /// Number of the first record that is alike, among the lane's examples.
   std::vector<int64_t> distinct;
   /// One column per id; -1 where the record has none.
   std::vector<std::vector<int64_t>> ids;
-  std::vector<ScanExample> examples;
 };
 
 enum class ScanStatus { kComplete, kTruncated, kDamaged, kForeign };
@@ -69,6 +69,24 @@ struct ScanOutcome {
   uint64_t offset;
   /// The first bytes from there on.
   std::string found;
+};
+
+/// A few keys, each with the role that its value plays; found with one comparison.
+class KeyRoles {
+ public:
+  static constexpr size_t kNoRole = static_cast<size_t>(-1);
+
+  /// Gives `key` a role. At most half of the slots may be taken.
+  void add(const std::string& key, size_t role);
+  /// Role of `key`, or `kNoRole`.
+  [[nodiscard]] size_t role_of(std::string_view key) const noexcept;
+
+ private:
+  static constexpr size_t kSlots = 64;
+  static size_t slot_of(std::string_view key) noexcept;
+
+  std::array<std::pair<std::string, size_t>, kSlots> slots_;
+  size_t taken_ = 0;
 };
 
 /// Cuts the records that a plan asks for out of a JSON document that arrives in pieces.
@@ -86,6 +104,8 @@ class Scanner {
   ScanOutcome finish();
 
   [[nodiscard]] const ScanTable& table(size_t lane) const { return tables_.at(lane); }
+  /// Hands over the examples of a lane that have come up since the last call, in order.
+  std::vector<ScanExample> take_examples(size_t lane);
   /// Ids of the threads in the order of their numbers.
   [[nodiscard]] const std::vector<std::string>& threads() const noexcept { return threads_; }
   /// Keys of the top-level object.
@@ -110,10 +130,14 @@ class Scanner {
   };
   using Numbers = std::unordered_map<std::string, int64_t, Hash, std::equal_to<>>;
 
+  /// Roles of a record's own values; those of its fields are numbered by column.
+  enum Role : size_t { kPhase, kLane, kName, kStart, kDuration, kProcess, kThread, kRoles };
+
   /// The values of one record; each is empty where the record has none.
   struct Record {
-    std::string_view phase, lane, start, duration, process, thread, name;
+    std::array<std::string_view, kRoles> own;
     std::vector<std::string_view> ids, signature;
+    size_t lane = KeyRoles::kNoRole;
   };
 
   void scan_buffer();
@@ -124,7 +148,6 @@ class Scanner {
   Step next_record();
   Step read_record();
   Step read_members(Walk& walk);
-  [[nodiscard]] const size_t* lane_of(std::string_view value) const;
   void keep(std::string_view text, uint64_t offset);
   int64_t thread_number();
   int64_t number_of_alike(size_t lane, std::string_view text, uint64_t offset);
@@ -132,7 +155,10 @@ class Scanner {
   [[nodiscard]] std::string_view text() const noexcept { return {buffer_.data(), limit_}; }
 
   ScanPlan plan_;
+  /// Keys of records to `Role`, of fields to columns (ids first), and categories to lanes.
+  KeyRoles own_keys_, field_keys_, lanes_;
   std::vector<ScanTable> tables_;
+  std::vector<std::vector<ScanExample>> examples_;
   std::vector<std::string> threads_;
   std::unordered_map<std::string, int64_t> thread_numbers_;
   /// The thread of the record before, which most records share.

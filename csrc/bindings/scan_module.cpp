@@ -52,16 +52,19 @@ py::tuple table(const Scanner& scanner, size_t lane) {
   const ScanTable& found = scanner.table(lane);
   py::list ids;
   for (const auto& column : found.ids) ids.append(array_of(column));
-  py::list examples;
-  for (const auto& [offset, text] : found.examples) {
-    examples.append(py::make_tuple(offset, py::bytes(text)));
-  }
   return py::make_tuple(array_of(found.start),
                         array_of(found.duration),
                         array_of(found.thread),
                         array_of(found.distinct),
-                        ids,
-                        examples);
+                        ids);
+}
+
+py::list take_examples(Scanner& scanner, size_t lane) {
+  py::list examples;
+  for (const auto& [offset, text] : scanner.take_examples(lane)) {
+    examples.append(py::make_tuple(offset, py::bytes(text)));
+  }
+  return examples;
 }
 
 py::list bytes_of(const std::vector<std::string>& texts) {
@@ -115,6 +118,7 @@ PYBIND11_MODULE(_scan, module) {
            py::arg("signature_keys"))
       .def("feed", &feed, py::arg("piece"))
       .def("finish", &finish)
+      .def("take_examples", &take_examples, py::arg("lane"))
       .def("table", &table, py::arg("lane"))
       .def_property_readonly("threads", [](const Scanner& s) { return bytes_of(s.threads()); })
       .def_property_readonly("keys", [](const Scanner& s) { return bytes_of(s.keys()); })

@@ -32,7 +32,8 @@ __all__ = [
 
 _MAX_RAW = 1000
 _MAX_ROTATED = 32
-_HOT_SHARE = 0.6
+_HOT_SHARE = 0.9
+_COLD_PASSES = 5
 
 
 def measure(
@@ -175,10 +176,10 @@ def _time_cold(call: _C.Call, options: TimingOptions, mode: str, *, warm_ns: flo
     plan.mode = mode
     plan.warmup_ns = 0  # warm is what the inputs must not be
     plan.limit_ns = int(options.time_s * 1e9 * (1 - _HOT_SHARE))
-    plan.relative_error = 0.05
-    plan.min_samples = 5
+    plan.relative_error = max(0.1, options.relative_error)  # a pass costs reading the caches full
+    plan.min_samples = _COLD_PASSES
     fit = arena.numel() // max(1, call.argument_bytes)
-    in_time = int(plan.limit_ns / plan.min_samples / max(1.0, warm_ns))
+    in_time = int(plan.limit_ns / _COLD_PASSES / max(1.0, warm_ns))
     copies = min(_MAX_ROTATED, fit, in_time)
     calls = call.copies(copies, arena) if copies > 1 else [call]
     samples = _C.time_rotated(calls, plan, evict)

@@ -5,3 +5,7 @@ from __future__ import annotations
 
 def double(x):
     return x + x
+
+
+def refuse_dtype(x):
+    raise RuntimeError("\"plain_kernel\" not implemented for 'Float'")

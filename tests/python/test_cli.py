@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -398,3 +399,12 @@ def test_a_trace_that_holds_nothing_to_replay_says_why(name, capsys):
 def test_a_recorded_trace_runs_whole(capsys):
     assert main(["run", str(TINY_TRACE), *HERE]) == 0
     assert "failed" not in capsys.readouterr().out
+
+
+def test_the_module_runs_as_a_program(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["opreplay", "env", "--device", "cpu"])
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_module("opreplay", run_name="__main__")
+
+    assert stopped.value.code == 0
+    assert "built_for_torch" in capsys.readouterr().out

@@ -17,7 +17,15 @@ from pathlib import Path
 
 import pytest
 
-from opreplay.isolation import Died, InProcess, Isolated, TimedOut, WorkerError, _serve
+from opreplay.isolation import (
+    Died,
+    InProcess,
+    Isolated,
+    TimedOut,
+    WorkerError,
+    _main,
+    _serve,
+)
 
 
 def obey(job: str, started: Callable[[], None], *, state: dict[str, bool]) -> str:
@@ -244,3 +252,35 @@ def test_in_process_jobs_run_here() -> None:
     with contextlib.closing(InProcess(make)) as runner:
         assert runner.greeting() == "hello"
         assert list(runner.map(["pid"])) == [f"pid {os.getpid()}"]
+
+
+def test_a_worker_reads_factory_and_parent_and_then_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = Pipe()
+    parents: list[int] = []
+    monkeypatch.setattr("opreplay.isolation._die_with", parents.append)
+    ours.send((make, 42))
+    ours.send("one")
+    loop = threading.Thread(target=_main, args=(os.dup(theirs.fileno()),))
+    loop.start()
+    messages = [ours.recv() for _ in range(3)]
+    ours.close()
+    theirs.close()
+    loop.join(timeout=10)
+
+    assert parents == [42]
+    assert messages[-1] == ("answer", "one")
+
+
+def test_the_loop_of_a_worker_says_what_broke_it(capsys: pytest.CaptureFixture[str]) -> None:
+    ours, theirs = Pipe()
+    ours.send("raise some text")
+    _serve(theirs, make)
+    messages = [ours.recv() for _ in range(3)]
+
+    assert messages[-1] == ("broken", "ValueError: some text")
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_factory_that_fails_here_is_an_error() -> None:
+    with pytest.raises(WorkerError, match="ImportError: no such library"):
+        InProcess(make_broken)

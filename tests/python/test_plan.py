@@ -14,10 +14,11 @@ from kineto_events import TINY_TRACE, kernel, launch, op, trace_of
 
 import opreplay
 from opreplay.attempt import Attempt
+from opreplay.isolation import Died, TimedOut
 from opreplay.options import ReplayOptions, Selection
 from opreplay.plan import Plan, PlannedOperator, PlannedTensor, planned, resolved
 from opreplay.plan_file import PlanError, is_plan, read_plan, write_plan
-from opreplay.replay import make_plan, replay
+from opreplay.replay import _planned_call, make_plan, replay
 from opreplay.resolve.call import Argument, ResolvedCall, TensorSpec, TorchValue
 from opreplay.stat import TimingOptions
 from opreplay.trace import Skipped, read_trace
@@ -298,3 +299,21 @@ def test_reading_a_plan_needs_no_torch(tmp_path):
 def test_plans_are_part_of_the_python_interface():
     assert opreplay.make_plan is make_plan
     assert opreplay.read_plan is read_plan
+
+
+def test_a_call_whose_resolving_ends_its_process_is_planned_with_the_reason(tmp_path):
+    (group,) = trace_of(tmp_path, op("aten::mm", **MATRICES)).groups()
+
+    crashed = _planned_call(group, Died("SIGSEGV", "")).outcome
+    late = _planned_call(group, TimedOut(600.0)).outcome
+
+    assert crashed.reason == "crashed"
+    assert "SIGSEGV" in crashed.detail
+    assert late == Skipped("timed_out", "resolving took longer than 600 s")
+
+
+def test_a_call_without_types_is_planned_with_the_flag_that_records_them(tmp_path):
+    plan = make_plan(trace_of(tmp_path, op("aten::mm")), options=HERE)
+
+    assert plan.calls[0].outcome.reason == "metadata_missing"
+    assert "record_shapes" in plan.calls[0].outcome.detail

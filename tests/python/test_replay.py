@@ -13,7 +13,7 @@ import torch
 from kineto_events import TINY_TRACE, op, trace_of
 
 import opreplay
-from opreplay.attempt import Attempt
+from opreplay.attempt import Attempt, _on_meta
 from opreplay.isolation import WorkerError
 from opreplay.options import ReplayOptions, Selection
 from opreplay.replay import Replay, replay
@@ -379,3 +379,17 @@ def test_a_run_can_be_read_row_by_row(tmp_path):
         assert len(run.calls) == 2
         assert next(run.rows()).op == "aten::mm"
         assert run.name == str(Path(tmp_path / "trace.json"))
+
+
+def test_a_plain_function_that_refuses_a_dtype_failed_for_no_meta_kernel_vouches(tmp_path):
+    row = row_of(tmp_path, unary("plain::refuse_dtype"), namespaces={"plain": ("plain_ops",)})
+
+    assert row.reason == "failed"
+
+
+def test_the_meta_kernel_is_asked_with_the_same_shapes_and_strides():
+    tensor = torch.ones(2, 3).t()
+    moved, device, number = _on_meta([tensor, torch.device("cpu"), 3])
+
+    assert (moved.shape, moved.stride(), moved.device.type) == ((3, 2), (1, 3), "meta")
+    assert (device, number) == (torch.device("meta"), 3)

@@ -17,7 +17,7 @@ namespace opreplay {
 struct TimingPlan {
   /// Calls run for this long before the first sample [nanoseconds], at least two of them; none run,
   /// and a sample is one call, where this is zero.
-  int64_t warmup_ns = 5'000'000;
+  int64_t warmup_ns = 2'000'000;
   /// Warm-up and samples together end after this time [nanoseconds]; at least one sample is taken.
   /// Where the very first call takes longer, it is the one sample.
   int64_t limit_ns = 300'000'000;

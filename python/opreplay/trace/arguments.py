@@ -30,14 +30,23 @@ def read_arguments(event: Mapping[str, Any]) -> tuple[RecordedArgument, ...] | N
     strides, values = _list(fields, _STRIDES), _list(fields, _VALUES)
     count = max(len(types), len(dims), len(strides or ()), len(values or ()))
     arguments = []
-    for position in range(count):
-        kind = _text(types, position)
-        sizes = _sizes(dims, position)
-        steps = None if strides is None else _sizes(strides, position)
-        if sizes is None or (strides is not None and steps is None):
+    for kind, sizes, steps, value in zip(
+        _padded(types, "", count),
+        _padded(dims, [], count),
+        _padded(strides, [], count),
+        _padded(values, "", count),
+        strict=True,
+    ):
+        try:
+            read = RecordedArgument(
+                type=_text(kind),
+                dims=_sizes(sizes),
+                strides=None if strides is None else _sizes(steps),
+                value=None if values is None else _text(value),
+            )
+        except TypeError:
             return None
-        value = None if values is None else _text(values, position)
-        arguments.append(RecordedArgument(type=kind, dims=sizes, strides=steps, value=value))
+        arguments.append(read)
     return tuple(arguments)
 
 
@@ -69,22 +78,26 @@ def _list(fields: Mapping[str, Any], key: str) -> list[Any] | None:
     return value if isinstance(value, list) else None
 
 
-def _text(entries: list[Any], position: int) -> str:
-    entry = entries[position] if position < len(entries) else ""
+def _padded(entries: list[Any] | None, dropped: Any, count: int) -> list[Any]:
+    known = entries or []
+    return known + [dropped] * (count - len(known))
+
+
+def _text(entry: Any) -> str:
     return entry if isinstance(entry, str) else "" if entry is None else str(entry)
 
 
-def _sizes(entries: list[Any], position: int) -> Dims | None:
-    """Returns sizes, or one tuple of sizes per element; None where the entry is neither."""
-    entry = entries[position] if position < len(entries) else []
-    if not isinstance(entry, list):
-        return None
-    if all(_is_size(size) for size in entry):
+def _sizes(entry: Any) -> Dims:
+    """Returns sizes, or one tuple of sizes per element.
+
+    Raises:
+        TypeError: The entry is neither.
+    """
+    if entry == []:
+        return ()
+    kinds = set(map(type, entry))
+    if kinds == {int}:
         return tuple(entry)
-    if all(isinstance(sizes, list) and all(map(_is_size, sizes)) for sizes in entry):
-        return tuple(tuple(sizes) for sizes in entry)
-    return None
-
-
-def _is_size(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    if kinds == {list} and all(set(map(type, sizes)) <= {int} for sizes in entry):
+        return tuple(map(tuple, entry))
+    raise TypeError(f"expected sizes, or lists of sizes, got {entry!r}")

@@ -7,6 +7,8 @@ import json
 from dataclasses import dataclass
 from typing import Literal
 
+import orjson
+
 __all__ = [
     "REASONS",
     "CallGroup",
@@ -151,5 +153,8 @@ def signature_of(name: str, arguments: tuple[RecordedArgument, ...] | None) -> s
     fields = (
         None if arguments is None else [[a.type, a.dims, a.strides, a.value] for a in arguments]
     )
-    text = json.dumps([name, fields], separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    try:
+        text = orjson.dumps([name, fields])
+    except TypeError:  # lone surrogates, or integers over 64 bits
+        text = json.dumps([name, fields], separators=(",", ":")).encode()
+    return hashlib.sha256(text).hexdigest()[:16]

@@ -42,9 +42,10 @@ def times_by_group(
     }
 
 
-def median_rows(group: IdArray, count: int, row: IdArray, key: FloatArray) -> list[int]:
+def median_rows(group: IdArray, count: int, row: IdArray, key: FloatArray) -> IdArray:
     """Returns for each group the row with the (lower) median `key`; every group has a row."""
     order = np.lexsort((key, group))
     calls = np.bincount(group, minlength=count)
     middle = np.cumsum(calls) - calls + (calls - 1) // 2
-    return row[order[middle]].tolist()  # type: ignore[no-any-return]
+    chosen: IdArray = row[order[middle]]
+    return chosen

@@ -9,7 +9,7 @@ import numpy as np
 from opreplay.trace.events import NO_ID, BoolArray, Events, FloatArray, IdArray, Lanes
 from opreplay.trace.nesting import NOTHING, Nest
 
-__all__ = ["Launches", "captured", "link"]
+__all__ = ["Launches", "captured", "link", "pick"]
 
 _GRAPH_LAUNCH = "GraphLaunch"
 _BEGIN_CAPTURE = "StreamBeginCapture"
@@ -34,10 +34,11 @@ class Launches:
     _gpu_by_owner: IdArray
     _owner_sorted: IdArray
 
-    def of_subtree(self, row: int, size: int) -> IdArray:
-        """Returns the GPU events launched by the `size` operators from `row` on."""
-        low, high = np.searchsorted(self._owner_sorted, [row, row + size])
-        return self._gpu_by_owner[low:high]
+    def of_subtrees(self, rows: IdArray, sizes: IdArray) -> list[IdArray]:
+        """Returns for each row the GPU events launched by the `sizes` operators from it on."""
+        low = np.searchsorted(self._owner_sorted, rows).tolist()
+        high = np.searchsorted(self._owner_sorted, rows + sizes).tolist()
+        return [self._gpu_by_owner[a:b] for a, b in zip(low, high, strict=True)]
 
 
 def link(lanes: Lanes, tree: Nest) -> Launches:
@@ -50,7 +51,7 @@ def link(lanes: Lanes, tree: Nest) -> Launches:
     launch = _matching(lanes.gpu.correlation, lanes.launch.correlation)
     launch_owner = tree.innermost(lanes.launch.thread, lanes.launch.start)
     unlinked = launch == NOTHING
-    owner = np.where(unlinked, NOTHING, _pick(launch_owner, launch))
+    owner = np.where(unlinked, NOTHING, pick(launch_owner, launch))
     # Some versions write the correlation number as the external id: that names no operator.
     external_id = np.where(
         unlinked & (lanes.gpu.external_id != lanes.gpu.correlation), lanes.gpu.external_id, NO_ID
@@ -62,9 +63,7 @@ def link(lanes: Lanes, tree: Nest) -> Launches:
         np.where(lanes.launch.correlation == NO_ID, lanes.launch.external_id, NO_ID),
     )
     launch = np.where(unlinked, by_launch_id, launch)
-    owner = np.where(
-        unlinked, np.where(by_id != NOTHING, by_id, _pick(launch_owner, launch)), owner
-    )
+    owner = np.where(unlinked, np.where(by_id != NOTHING, by_id, pick(launch_owner, launch)), owner)
     graph_launch = _named(lanes.launch, _GRAPH_LAUNCH)
     order = np.lexsort((lanes.gpu.start, owner))
     return Launches(
@@ -131,7 +130,7 @@ def _matching(wanted: IdArray, keys: IdArray) -> IdArray:
     return found
 
 
-def _pick(values: IdArray, row: IdArray) -> IdArray:
+def pick(values: IdArray, row: IdArray) -> IdArray:
     """Returns `values[row]`, and `NOTHING` where `row` is `NOTHING`."""
     picked = np.full(len(row), NOTHING, np.int64)
     found = np.flatnonzero(row != NOTHING)

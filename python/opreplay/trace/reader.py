@@ -6,13 +6,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from opreplay.trace.arguments import read_arguments, unrecorded_sentence
 from opreplay.trace.call import CallGroup, RecordedArgument, RecordedCall, signature_of
+from opreplay.trace.collector import collector_paused
 from opreplay.trace.events import NO_ID, IdArray, name_of
 from opreplay.trace.grouping import median_rows, times_by_group
+from opreplay.trace.kernels import pick
 from opreplay.trace.missing import missing_sentences
 from opreplay.trace.nesting import NOTHING
 from opreplay.trace.scanning import scan_lanes
@@ -33,8 +37,9 @@ def read_trace(path: str | Path, *, progress: Progress | None = None) -> Trace:
     Raises:
         TraceError: The file is unreadable, cut off, foreign or empty.
     """
-    lanes = scan_lanes(path, read_pieces(path, progress=progress))
-    return Trace(str(path), build_timeline(lanes))
+    with collector_paused():
+        lanes = scan_lanes(path, read_pieces(path, progress=progress))
+        return Trace(str(path), build_timeline(lanes))
 
 
 class Trace:
@@ -68,8 +73,7 @@ class Trace:
 
     def calls(self, op: str | None = None) -> Iterator[RecordedCall]:
         """Yields the calls of `op`, or of every operator, by start time."""
-        for row in select_rows(self.timeline, ops=() if op is None else (op,)):
-            yield self._call(int(row))
+        yield from self._calls(select_rows(self.timeline, ops=() if op is None else (op,)))
 
     def groups(
         self,
@@ -96,7 +100,8 @@ class Trace:
             ValueError: A choice is malformed, or no annotation fits `scope`.
         """
         rows = select_rows(self.timeline, ops=ops, match=match, scope=scope, level=level)
-        groups = self._group(rows)
+        with collector_paused():
+            groups = self._group(rows)
         if top is not None:
             groups = _sorted_by_time(groups, level)[:top]
         return groups[:limit]
@@ -117,22 +122,21 @@ class Trace:
         middle = median_rows(group[eligible], count, rows[eligible], time[eligible])
         sizes = np.bincount(group, minlength=count).tolist()
         in_graph = (np.bincount(group, line.in_graph[rows], count) > 0).tolist()
-        groups = []
-        for index, signature in enumerate(signatures):
-            call = self._call(middle[index])
-            groups.append(
-                CallGroup(
-                    signature=signature,
-                    call=call,
-                    count=sizes[index],
-                    host=host[index],
-                    device=device.get(index),
-                    kernels=tuple(Counter(call.kernels).items()),
-                    in_graph=in_graph[index],
-                    unrecorded=self._unrecorded(middle[index], call),
-                )
+        return [
+            CallGroup(
+                signature=signature,
+                call=call,
+                count=sizes[index],
+                host=host[index],
+                device=device.get(index),
+                kernels=tuple(Counter(call.kernels).items()) if call.kernels else (),
+                in_graph=in_graph[index],
+                unrecorded=self._unrecorded(int(middle[index]), call),
             )
-        return groups
+            for index, (signature, call) in enumerate(
+                zip(signatures, self._calls(middle), strict=True)
+            )
+        ]
 
     def _number_by_signature(self, rows: IdArray) -> tuple[IdArray, list[str]]:
         """Numbers the signatures of `rows` by first occurrence; returns each row's number too."""
@@ -160,30 +164,55 @@ class Trace:
         ops = self.timeline.lanes.op
         return unrecorded_sentence(ops.examples[ops.distinct[row]])
 
-    def _call(self, row: int) -> RecordedCall:
+    def _calls(self, rows: IdArray) -> Iterator[RecordedCall]:
+        """Yields the calls of `rows`. Columns become lists at once: numpy scalars are slow."""
         line, ops = self.timeline, self.timeline.lanes.op
-        gpu = line.lanes.gpu
-        launched = line.launches.of_subtree(row, int(line.tree.size[row]))
-        launched = launched[np.argsort(gpu.start[launched], kind="stable")]
-        external_id, parent, step = (
-            int(column[row]) for column in (ops.external_id, line.parent, line.step)
+        names, kernels = ops.names(), line.lanes.gpu.names()
+        steps = line.annotations.names()
+        columns: tuple[npt.NDArray[Any], ...] = (
+            ops.distinct[rows],
+            ops.start[rows],
+            ops.duration[rows],
+            line.host_self[rows],
+            ops.thread[rows],
+            ops.external_id[rows],
+            pick(line.annotations.distinct, line.step[rows]),
+            pick(ops.distinct, line.parent[rows]),
+            line.leaf[rows],
+            line.device[rows],
+            line.device_self[rows],
+            line.in_graph[rows],
         )
-        return RecordedCall(
-            name=ops.name(row),
-            arguments=self._arguments_of(int(ops.distinct[row])),
-            start_us=float(ops.start[row]),
-            duration_us=float(ops.duration[row]),
-            self_us=float(line.host_self[row]),
-            thread=line.lanes.threads[ops.thread[row]],
-            external_id=None if external_id == NO_ID else external_id,
-            step=None if step == NOTHING else line.annotations.name(step),
-            parent=None if parent == NOTHING else ops.name(parent),
-            leaf=bool(line.leaf[row]),
-            kernels=tuple(gpu.name(int(event)) for event in launched),
-            device_us=float(line.device[row]) if len(launched) else None,
-            device_self_us=float(line.device_self[row]) if len(launched) else None,
-            in_graph=bool(line.in_graph[row]),
-        )
+        launched = line.launches.of_subtrees(rows, line.tree.size[rows])
+        for (
+            distinct, start, duration, own, thread, external_id,
+            step, parent, leaf, device, device_self, in_graph,
+        ), events in zip(
+            zip(*(column.tolist() for column in columns), strict=True), launched, strict=True
+        ):  # fmt: skip
+            yield RecordedCall(
+                name=names[distinct],
+                arguments=self._arguments_of(distinct),
+                start_us=start,
+                duration_us=duration,
+                self_us=own,
+                thread=line.lanes.threads[thread],
+                external_id=None if external_id == NO_ID else external_id,
+                step=None if step == NOTHING else steps[step],
+                parent=None if parent == NOTHING else names[parent],
+                leaf=leaf,
+                kernels=self._kernel_names(events, kernels),
+                device_us=device if len(events) else None,
+                device_self_us=device_self if len(events) else None,
+                in_graph=in_graph,
+            )
+
+    def _kernel_names(self, events: IdArray, names: list[str]) -> tuple[str, ...]:
+        if not len(events):
+            return ()
+        gpu = self.timeline.lanes.gpu
+        by_start = events[np.argsort(gpu.start[events], kind="stable")]
+        return tuple(names[distinct] for distinct in gpu.distinct[by_start].tolist())
 
 
 def _sorted_by_time(groups: list[CallGroup], level: Level) -> list[CallGroup]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from opreplay._scan import Scanner
 from opreplay.trace.errors import TraceError
 from opreplay.trace.events import Events, Lanes
 from opreplay.trace.loose_json import parse_object
 
-__all__ = ["scan_lanes"]
+__all__ = ["new_scanner", "scan_lanes"]
 
 _LANES = ("op", "launch", "gpu", "annotation")
 
@@ -55,10 +56,20 @@ def scan_lanes(path: str | Path, pieces: Iterable[bytes]) -> Lanes:
     Raises:
         TraceError: The document is cut off, damaged, foreign, or holds no event.
     """
-    scanner = _scanner()
+    scanner = new_scanner()
+    examples: list[list[dict[str, Any]]] = [[] for _ in _LANES]
+
+    def parse_examples() -> None:
+        for lane, parsed in enumerate(examples):
+            for offset, text in scanner.take_examples(lane):
+                parsed.append(parse_object(path, offset, text))
+
     for piece in pieces:
         scanner.feed(piece)
+        # As they come up: the next piece is being unpacked meanwhile.
+        parse_examples()
     status, offset, found = scanner.finish()
+    parse_examples()
     if status != "complete":
         raise _refusal(path, status, offset, found)
     if not scanner.has_records:
@@ -68,7 +79,9 @@ def scan_lanes(path: str | Path, pieces: Iterable[bytes]) -> Lanes:
             f"{path}: byte 0: the trace holds no event; keep the profiler running while the "
             "model runs, and record the trace again"
         )
-    op, launch, gpu, annotation = (_events(path, scanner, lane) for lane in range(len(_LANES)))
+    op, launch, gpu, annotation = (
+        _events(scanner, lane, examples[lane]) for lane in range(len(_LANES))
+    )
     return Lanes(
         op=op,
         launch=launch,
@@ -78,7 +91,8 @@ def scan_lanes(path: str | Path, pieces: Iterable[bytes]) -> Lanes:
     )
 
 
-def _scanner() -> Scanner:
+def new_scanner() -> Scanner:
+    """Returns a scanner that looks for the lanes of a Kineto document."""
     return Scanner(
         records_key="traceEvents",
         label_key="schema",
@@ -100,8 +114,8 @@ def _scanner() -> Scanner:
     )
 
 
-def _events(path: str | Path, scanner: Scanner, lane: int) -> Events:
-    start, duration, thread, distinct, ids, examples = scanner.table(lane)
+def _events(scanner: Scanner, lane: int, examples: list[dict[str, Any]]) -> Events:
+    start, duration, thread, distinct, ids = scanner.table(lane)
     return Events(
         start=start,
         duration=duration,
@@ -109,7 +123,7 @@ def _events(path: str | Path, scanner: Scanner, lane: int) -> Events:
         external_id=ids[_EXTERNAL_ID],
         correlation=ids[_CORRELATION],
         distinct=distinct,
-        examples=tuple(parse_object(path, offset, text) for offset, text in examples),
+        examples=tuple(examples),
     )
 
 
