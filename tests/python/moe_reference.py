@@ -1,4 +1,4 @@
-"""Plain references for the MoE tables, written from the engines' specifications; slow and obvious."""
+"""Plain references for the MoE tables, written from the specifications; slow and obvious."""
 
 from __future__ import annotations
 
