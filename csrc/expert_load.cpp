@@ -17,8 +17,8 @@ using kernels::RoutingStream;
 /// Weights of a layer add up to at most this, so that any sum of them is a uint32.
 constexpr double kWeightTotal = 2147483648.0;
 
-// log and exp of the C library differ between systems in the last bit, and a table must not. These use
-// nothing but the four operations, which IEEE fixes.
+// log and exp of the C library differ between systems in the last bit, and a table must not. These
+// use nothing but the four operations, which IEEE fixes.
 
 double portable_log(double x) {
   int exponent = 0;
@@ -64,8 +64,8 @@ std::vector<uint32_t> whole_weights(const Loads& loads) {
   return weights;
 }
 
-/// Vose's alias table for one group: `count` columns of equal height share out the weights, so that each
-/// holds at most two experts.
+/// Vose's alias table for one group: `count` columns of equal height share out the weights, so that
+/// each holds at most two experts.
 void fill_columns(const uint32_t* weights, int64_t count, kernels::AliasColumn* columns) {
   const uint64_t height = std::accumulate(weights, weights + count, uint64_t{0});
   std::vector<uint64_t> left(static_cast<size_t>(count));
@@ -120,8 +120,9 @@ Loads power_law_loads(int64_t experts, int64_t tokens, double alpha, uint64_t se
     const double u = unit_interval(mix(static_cast<uint32_t>(expert), keys.k1, keys.k2));
     // The inverse of the distribution function; at alpha = 1 its limit.
     const double e = 1.0 - alpha;
-    const double load = std::abs(e) < 1e-9 ? portable_exp(u * portable_log(most))
-                                           : portable_pow((portable_pow(most, e) - 1.0) * u + 1.0, 1.0 / e);
+    const double load = std::abs(e) < 1e-9
+                            ? portable_exp(u * portable_log(most))
+                            : portable_pow((portable_pow(most, e) - 1.0) * u + 1.0, 1.0 / e);
     loads[static_cast<size_t>(expert)] = load;
   }
   return loads;

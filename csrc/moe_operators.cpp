@@ -91,8 +91,7 @@ std::tuple<at::Tensor, at::Tensor> topk_routing_op(int64_t num_tokens,
                                                  shared_experts,
                                                  layers,
                                                  seed);
-  Routing out =
-      topk_routing(num_tokens, num_experts, top_k, options, device.value_or(at::kCPU));
+  Routing out = topk_routing(num_tokens, num_experts, top_k, options, device.value_or(at::kCPU));
   return {out.topk_ids, out.topk_weights};
 }
 
@@ -139,7 +138,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> moe_align_block_size_
     std::string foreign,
     std::optional<int64_t> length,
     int64_t unused_expert) {
-  const MoeAlignOptions options{undefined_or(expert_map), std::move(foreign), length, unused_expert};
+  const MoeAlignOptions options{
+      undefined_or(expert_map), std::move(foreign), length, unused_expert};
   MoeAlignTable out = moe_align_block_size(topk_ids, num_experts, block_size, options);
   return {out.sorted_token_ids, out.expert_ids, out.num_tokens_post_padded, out.status};
 }

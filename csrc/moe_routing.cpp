@@ -58,8 +58,9 @@ void check_options(int64_t num_tokens,
                     options.distribution,
                     "'");
   TORCH_CHECK_VALUE(std::isfinite(options.s) && options.s >= 0, "expected s >= 0, got ", options.s);
-  TORCH_CHECK_VALUE(
-      std::isfinite(options.alpha) && options.alpha >= 0, "expected alpha >= 0, got ", options.alpha);
+  TORCH_CHECK_VALUE(std::isfinite(options.alpha) && options.alpha >= 0,
+                    "expected alpha >= 0, got ",
+                    options.alpha);
   check_at_least("ranks", options.ranks, 1);
   TORCH_CHECK_VALUE(num_experts % options.ranks == 0,
                     "expected ranks to divide num_experts = ",
@@ -102,7 +103,8 @@ Loads histogram_loads(int64_t num_experts, const RoutingOptions& options, int64_
       num_experts,
       "], got ",
       given.sizes());
-  const at::Tensor row = (given.dim() == 2 ? given[layer] : given).to(at::kCPU, at::kDouble).contiguous();
+  const at::Tensor row =
+      (given.dim() == 2 ? given[layer] : given).to(at::kCPU, at::kDouble).contiguous();
   const double* values = row.const_data_ptr<double>();
   for (int64_t i = 0; i < num_experts; ++i) {
     TORCH_CHECK_VALUE(std::isfinite(values[i]) && values[i] >= 0,
@@ -120,7 +122,8 @@ void check_groups(const Loads& loads, int64_t top_k, const RoutingOptions& optio
   std::vector<int64_t> active;
   for (int64_t group = 0; group < options.n_group; ++group) {
     const auto first = loads.begin() + group * group_size;
-    const auto count = std::count_if(first, first + group_size, [](double load) { return load > 0; });
+    const auto count =
+        std::count_if(first, first + group_size, [](double load) { return load > 0; });
     if (count > 0) active.push_back(count);
   }
   std::sort(active.begin(), active.end());
@@ -167,7 +170,8 @@ std::vector<int32_t> counted_layer(int64_t num_tokens,
   } else {
     loads = histogram_loads(num_experts, options, layer);
   }
-  const auto active = std::count_if(loads.begin(), loads.end(), [](double load) { return load > 0; });
+  const auto active =
+      std::count_if(loads.begin(), loads.end(), [](double load) { return load > 0; });
   TORCH_CHECK_VALUE(active >= top_k,
                     "a token takes distinct experts: expected at least top_k = ",
                     top_k,
@@ -274,9 +278,11 @@ void topk_routing_out(const Routing& out,
                       int64_t num_experts,
                       int64_t top_k,
                       const RoutingOptions& options) {
-  TORCH_CHECK_VALUE(out.topk_ids.dim() >= 2, "expected topk_ids of two dimensions or three, got sizes ", out.topk_ids.sizes());
-  const at::Tensor table = routing_table(
-      out.topk_ids.size(-2), num_experts, top_k, options, out.topk_ids.device());
+  TORCH_CHECK_VALUE(out.topk_ids.dim() >= 2,
+                    "expected topk_ids of two dimensions or three, got sizes ",
+                    out.topk_ids.sizes());
+  const at::Tensor table =
+      routing_table(out.topk_ids.size(-2), num_experts, top_k, options, out.topk_ids.device());
   draw_routing_out(out, table, num_experts, top_k, options);
 }
 

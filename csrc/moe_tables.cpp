@@ -43,7 +43,8 @@ void check_entries(const at::Tensor& topk_ids, int64_t num_experts, int64_t bloc
                 kMaxEntries);
 }
 
-/// topk_ids as int32 [tokens, top_k], contiguous. An int64 id that no int32 can name is no expert either.
+/// topk_ids as int32 [tokens, top_k], contiguous. An int64 id that no int32 can name is no expert
+/// either.
 at::Tensor plain_ids(const at::Tensor& topk_ids) {
   check_table_device(topk_ids.device());
   TORCH_CHECK_VALUE(topk_ids.dim() == 2 && topk_ids.size(1) >= 1,
@@ -57,9 +58,8 @@ at::Tensor plain_ids(const at::Tensor& topk_ids) {
     case at::kLong:
       return at::clamp(topk_ids, -1, kMaxEntries).to(at::kInt).contiguous();
     default:
-      TORCH_CHECK_TYPE(false,
-                       "expected topk_ids of dtype int32, int64 or uint32, got ",
-                       topk_ids.scalar_type());
+      TORCH_CHECK_TYPE(
+          false, "expected topk_ids of dtype int32, int64 or uint32, got ", topk_ids.scalar_type());
   }
 }
 
@@ -119,10 +119,11 @@ void sort(const kernels::MoeSortInput& in,
 void check_moe_status(const at::Tensor& status) {
   const at::Tensor host = status.to(at::kCPU);
   const int32_t* values = host.const_data_ptr<int32_t>();
-  TORCH_CHECK_VALUE(values[kernels::kStatusTooLong] == 0,
-                    "the table has ",
-                    values[kernels::kStatusTooLong],
-                    " entries more than its buffers hold; give longer ones, or route to fewer experts");
+  TORCH_CHECK_VALUE(
+      values[kernels::kStatusTooLong] == 0,
+      "the table has ",
+      values[kernels::kStatusTooLong],
+      " entries more than its buffers hold; give longer ones, or route to fewer experts");
   TORCH_CHECK_VALUE(values[kernels::kStatusOutside] == 0,
                     values[kernels::kStatusOutside],
                     " expert ids are outside [0, num_experts)");
@@ -138,8 +139,7 @@ MoeAlignTable moe_align_block_size(const at::Tensor& topk_ids,
                                    const MoeAlignOptions& options) {
   check_sizes(num_experts, block_size);
   check_entries(topk_ids, num_experts, block_size);
-  const int64_t length =
-      options.length.value_or(topk_ids.numel() + num_experts * (block_size - 1));
+  const int64_t length = options.length.value_or(topk_ids.numel() + num_experts * (block_size - 1));
   check_at_least("length", length, 0);
   const MoeAlignTable out{empty_ints({length}, topk_ids),
                           empty_ints({ceil_div(length, block_size)}, topk_ids),
@@ -177,7 +177,8 @@ void moe_align_block_size_out(const MoeAlignTable& out,
                       " entries, got ",
                       options.expert_map.numel());
     in.expert_table = ints(options.expert_map);
-    in.table = options.foreign == "drop" ? kernels::ExpertTable::kMap : kernels::ExpertTable::kLabel;
+    in.table =
+        options.foreign == "drop" ? kernels::ExpertTable::kMap : kernels::ExpertTable::kLabel;
   }
   kernels::MoeSortOutput result{};
   result.sorted_ids = ints(out.sorted_token_ids);

@@ -46,8 +46,13 @@ inline void check_buffer(const char* name,
                          const at::Tensor& tensor,
                          at::ScalarType dtype,
                          at::Device device) {
-  TORCH_CHECK_TYPE(
-      tensor.scalar_type() == dtype, "expected ", name, " of dtype ", dtype, ", got ", tensor.scalar_type());
+  TORCH_CHECK_TYPE(tensor.scalar_type() == dtype,
+                   "expected ",
+                   name,
+                   " of dtype ",
+                   dtype,
+                   ", got ",
+                   tensor.scalar_type());
   TORCH_CHECK_VALUE(
       tensor.device() == device, "expected ", name, " on ", device, ", got ", tensor.device());
   TORCH_CHECK_VALUE(tensor.is_contiguous(),

@@ -9,9 +9,10 @@
 
 namespace opreplay::kernels {
 
-/// Replaces values[0..count) by their exclusive prefix sums and returns the total, on every thread. All
-/// threads of the block call it, after their writes to `values`; they may read `values` when it returns.
-/// `partial` is shared memory, one entry for each thread. Each thread sums a run of neighbours.
+/// Replaces values[0..count) by their exclusive prefix sums and returns the total, on every thread.
+/// All threads of the block call it, after their writes to `values`; they may read `values` when it
+/// returns. `partial` is shared memory, one entry for each thread. Each thread sums a run of
+/// neighbours.
 OPREPLAY_DEVICE int32_t exclusive_scan(int32_t* values, int64_t count, int32_t* partial) {
   const uint32_t thread = gpu::thread_id();
   const uint32_t threads = gpu::threads_per_block();

@@ -45,8 +45,7 @@ void moe_batched_gpu(const MoeBatchedInput& in,
                      int32_t* workspace,
                      void* stream) {
   const uint32_t threads = gpu::default_threads();
-  gpu::launch(
-      start_kernel, 1, threads, threads * sizeof(int32_t), stream, in, out, workspace);
+  gpu::launch(start_kernel, 1, threads, threads * sizeof(int32_t), stream, in, out, workspace);
   const int64_t named = out.num_blocks * in.block_size;
   const int64_t entries = out.length > named ? out.length : named;
   gpu::launch(fill_kernel, gpu::blocks_for(entries), threads, 0, stream, in, out, workspace);

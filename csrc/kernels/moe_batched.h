@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// The block table of batched experts: expert e holds its tokens in rows e * max_tokens and on, so that
-// only their number is known and there is nothing to sort.
+// The block table of batched experts: expert e holds its tokens in rows e * max_tokens and on, so
+// that only their number is known and there is nothing to sort.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct MoeBatchedInput {
 };
 
 struct MoeBatchedOutput {
-  int32_t* sorted_ids;     ///< [length]: expert * max_tokens + i; padding is num_experts * max_tokens
+  int32_t* sorted_ids;  ///< [length]: expert * max_tokens + i; padding is num_experts * max_tokens
   int32_t* block_experts;  ///< [num_blocks], -1 past the last valid one
   int32_t* num_valid;      ///< [1]: padded total
   int32_t* status;         ///< [kMoeBatchedStatus]

@@ -11,7 +11,7 @@
 namespace opreplay::kernels {
 namespace {
 
-constexpr int64_t kBatch = 1024;         // slots drawn at a time: they stay in the first cache
+constexpr int64_t kBatch = 1024;        // slots drawn at a time: they stay in the first cache
 constexpr int64_t kGrainPairs = 16384;  // pairs that are worth a thread
 
 /// First tries of `count` pairs from `first` on, none of which looks at another.

@@ -21,7 +21,8 @@ struct AliasColumn {
 ///   AliasColumn [experts] (a table for each group, ids counted from the group's first expert),
 ///   weights [experts], group weights [groups].
 /// Counted tables give every expert an exact number of tokens:
-///   starts [experts + 1] on a line of tokens * top_k points, expert ids [experts] in the order of starts.
+///   starts [experts + 1] on a line of tokens * top_k points, expert ids [experts] in the order of
+///   starts.
 struct RoutingInput {
   const int32_t* table;  ///< [layers, table_stride]
   int64_t table_stride;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// One draw of the routing, the same on every device: integers only, a function of seed, layer, token and
-// slot.
+// One draw of the routing, the same on every device: integers only, a function of seed, layer,
+// token and slot.
 #pragma once
 
 #include <cstdint>
@@ -28,11 +28,12 @@ OPREPLAY_HOST_DEVICE CounterKeys routing_keys(uint64_t seed,
                                               int64_t layer,
                                               RoutingStream purpose,
                                               uint64_t attempt = 0) {
-  return counter_keys(seed, static_cast<uint64_t>(layer) * 16 + static_cast<uint64_t>(purpose), attempt);
+  return counter_keys(
+      seed, static_cast<uint64_t>(layer) * 16 + static_cast<uint64_t>(purpose), attempt);
 }
 
-/// Tries before the exact draw. A try fails when its expert is taken already; leaving the loop early or
-/// late gives the same distribution, so this number is a matter of speed alone.
+/// Tries before the exact draw. A try fails when its expert is taken already; leaving the loop
+/// early or late gives the same distribution, so this number is a matter of speed alone.
 inline constexpr uint64_t kDrawTries = 8;
 
 struct DrawTable {
@@ -59,7 +60,9 @@ OPREPLAY_HOST_DEVICE CountTable count_table(const RoutingInput& in, int64_t laye
 }
 
 /// High bits choose a column, what is left of them is compared with its threshold.
-OPREPLAY_HOST_DEVICE int32_t draw_column(const AliasColumn* columns, int32_t count, uint32_t random) {
+OPREPLAY_HOST_DEVICE int32_t draw_column(const AliasColumn* columns,
+                                         int32_t count,
+                                         uint32_t random) {
   const uint64_t scaled = static_cast<uint64_t>(random) * static_cast<uint32_t>(count);
   const auto column = static_cast<int32_t>(scaled >> 32);
   return static_cast<uint32_t>(scaled) < columns[column].threshold ? column : columns[column].alias;
@@ -143,8 +146,8 @@ OPREPLAY_HOST_DEVICE int32_t draw_expert(const RoutingInput& in,
   }
 }
 
-/// A permutation of [0, count): steps that each permute the numbers of as many bits, repeated for a number
-/// that lands outside until it is inside again.
+/// A permutation of [0, count): steps that each permute the numbers of as many bits, repeated for a
+/// number that lands outside until it is inside again.
 OPREPLAY_HOST_DEVICE uint32_t permute(uint32_t i, uint32_t count, CounterKeys keys) {
   uint32_t bits = 1;
   while (bits < 32 && (count - 1) >> bits != 0) ++bits;
@@ -162,8 +165,8 @@ OPREPLAY_HOST_DEVICE uint32_t permute(uint32_t i, uint32_t count, CounterKeys ke
   return i;
 }
 
-/// The expert of one slot where counts are exact. An expert owns a run of at most `tokens` points of the
-/// line and the slots of a token lie `tokens` apart, so that no token meets an expert twice.
+/// The expert of one slot where counts are exact. An expert owns a run of at most `tokens` points
+/// of the line and the slots of a token lie `tokens` apart, so that no token meets an expert twice.
 OPREPLAY_HOST_DEVICE int32_t counted_expert(const RoutingInput& in,
                                             const CountTable& table,
                                             uint32_t scattered_token,
@@ -182,7 +185,8 @@ OPREPLAY_HOST_DEVICE int32_t counted_expert(const RoutingInput& in,
   return table.experts[low];
 }
 
-/// A row of weights sums to exactly one: they are multiples of 2^-24, neighbours give and take the same.
+/// A row of weights sums to exactly one: they are multiples of 2^-24, neighbours give and take the
+/// same.
 OPREPLAY_HOST_DEVICE float row_weight(const RoutingInput& in,
                                       CounterKeys keys,
                                       int64_t token,

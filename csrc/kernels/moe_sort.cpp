@@ -10,8 +10,8 @@
 namespace opreplay::kernels {
 namespace {
 
-/// Where the next pair of a bin goes, and which token went there last: a token that comes twice is seen
-/// without another pass.
+/// Where the next pair of a bin goes, and which token went there last: a token that comes twice is
+/// seen without another pass.
 struct Cursor {
   int32_t position;
   int32_t token;
@@ -20,8 +20,9 @@ struct Cursor {
 constexpr int32_t kNoToken = -1;
 constexpr int64_t kInts = sizeof(Cursor) / sizeof(int32_t);
 
-/// Tokens of a chunk. Chunks are counted and placed each on its own and the stable order joins them, so
-/// their size changes no result. Large enough that the pairs of a bin in a chunk fill cache lines.
+/// Tokens of a chunk. Chunks are counted and placed each on its own and the stable order joins
+/// them, so their size changes no result. Large enough that the pairs of a bin in a chunk fill
+/// cache lines.
 int64_t chunk_tokens(const MoeSortInput& in) {
   const int64_t pairs = std::max<int64_t>(int64_t{1} << 15, int64_t{16} * in.num_experts);
   return std::max<int64_t>(1, pairs / in.top_k);
@@ -194,7 +195,8 @@ class Sort {
     }
   }
 
-  /// Fills what no pair fills: the end of each expert's last block, and the buffers past the last block.
+  /// Fills what no pair fills: the end of each expert's last block, and the buffers past the last
+  /// block.
   void pad() const {
     constexpr int64_t kGrain = 64;
     parallel_for_(in_.num_experts, kGrain, [this](int64_t begin, int64_t end) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 //
-// A small sort is one launch of one block that keeps all in shared memory. A large one is six launches:
-//   number bins -> count per chunk -> sum along the chunks -> lay out the bins -> place per chunk -> pad
-// The order is stable without any order among threads: a tile of pairs sets one bit for each pair in its
-// expert's mask, and the rank of a pair is the number of bits below its own.
+// A small sort is one launch of one block that keeps all in shared memory. A large one is six
+// launches:
+//   number bins -> count per chunk -> sum along the chunks -> lay out the bins -> place per chunk
+//   -> pad
+// The order is stable without any order among threads: a tile of pairs sets one bit for each pair
+// in its expert's mask, and the rank of a pair is the number of bits below its own.
 #include "kernels/block_scan.h"
 #include "kernels/gpu.h"
 #include "kernels/moe_sort.h"
@@ -12,10 +14,8 @@
 namespace opreplay::kernels {
 namespace {
 
-constexpr int64_t kSharedInts = 12 * 1024;  // 48 KiB, which every GPU gives without being asked twice
-constexpr int64_t kSmallPairs = 4096;       // up to here one block is quicker than six launches
-constexpr int64_t kChunks = 512;            // of a large sort, at most: enough to fill a GPU
-constexpr int32_t kExtraColumns = 2;        // pairs dropped, ids outside
+constexpr int64_t kChunks = 512;      // of a large sort, at most: enough to fill a GPU
+constexpr int32_t kExtraColumns = 2;  // pairs dropped, ids outside
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -24,8 +24,9 @@ OPREPLAY_HOST_DEVICE uint32_t mask_words(uint32_t threads) { return (threads + 3
 
 /// What a large sort keeps in global memory between its launches.
 struct Workspace {
-  int32_t* bins;    ///< [num_experts]: bin of each expert, num_experts if its pairs are dropped
-  int32_t* chunks;  ///< [num_experts + kExtraColumns, num_chunks]: counts, then sums before each chunk
+  int32_t* bins;  ///< [num_experts]: bin of each expert, num_experts if its pairs are dropped
+  int32_t*
+      chunks;  ///< [num_experts + kExtraColumns, num_chunks]: counts, then sums before each chunk
   int32_t* counts;  ///< [num_experts + kExtraColumns]
   int32_t* starts;  ///< [num_experts + 1]
   int64_t num_chunks;
@@ -59,8 +60,8 @@ OPREPLAY_DEVICE void number_bins(const MoeSortInput& in,
   gpu::barrier();
 }
 
-/// Turns counts into starts, by all threads of one block, and writes what is known of each expert and of
-/// the whole. `starts` gets num_experts + 1 entries.
+/// Turns counts into starts, by all threads of one block, and writes what is known of each expert
+/// and of the whole. `starts` gets num_experts + 1 entries.
 OPREPLAY_DEVICE void lay_out(const MoeSortInput& in,
                              const MoeSortOutput& out,
                              const int32_t* counts,
@@ -99,17 +100,16 @@ OPREPLAY_DEVICE void place_pair(const MoeSortInput& in,
   }
   if (out.sorted_ids != nullptr && position < out.length) {
     out.sorted_ids[position] =
-        is_packed(in.format)
-            ? packed_entry(pair / in.top_k, static_cast<int32_t>(pair % in.top_k))
-            : static_cast<int32_t>(pair);
+        is_packed(in.format) ? packed_entry(pair / in.top_k, static_cast<int32_t>(pair % in.top_k))
+                             : static_cast<int32_t>(pair);
     if (out.sorted_weights != nullptr) out.sorted_weights[position] = in.topk_weights[pair];
   }
   if (out.inverse != nullptr) out.inverse[pair] = position;
 }
 
-/// Places the pairs [begin, end) whose bin is in [first_bin, first_bin + num_bins), one tile of as many
-/// pairs as the block has threads after the other. Shared memory: `cursors` [num_bins] says where the
-/// next pair of a bin goes, `masks` [num_bins, mask_words] is all zero, before and after.
+/// Places the pairs [begin, end) whose bin is in [first_bin, first_bin + num_bins), one tile of as
+/// many pairs as the block has threads after the other. Shared memory: `cursors` [num_bins] says
+/// where the next pair of a bin goes, `masks` [num_bins, mask_words] is all zero, before and after.
 OPREPLAY_DEVICE void place_pairs(const MoeSortInput& in,
                                  const MoeSortOutput& out,
                                  const int32_t* bins,
@@ -282,20 +282,24 @@ OPREPLAY_KERNEL void small_sort_kernel(MoeSortInput in, MoeSortOutput out) {
   pad(in, out, counts, starts, gpu::thread_id(), threads);
 }
 
+int64_t shared_ints() { return static_cast<int64_t>(gpu::shared_limit() / sizeof(int32_t)); }
+
 int64_t small_sort_ints(const MoeSortInput& in) {
   const uint32_t threads = gpu::default_threads();
   return threads + int64_t{in.num_experts} * (4 + mask_words(threads)) + kExtraColumns + 1;
 }
 
 bool is_small(const MoeSortInput& in) {
-  return in.tokens * in.top_k <= kSmallPairs && small_sort_ints(in) <= kSharedInts;
+  return in.tokens * in.top_k <= gpu::one_block_items() && small_sort_ints(in) <= shared_ints();
 }
 
 Workspace split_workspace(const MoeSortInput& in, int32_t* memory) {
   Workspace work;
-  const int64_t tokens = ceil_div(in.tokens, kChunks) < 1 ? 1 : ceil_div(in.tokens, kChunks);
+  const int64_t blocks = gpu::default_blocks();
+  const int64_t chunks = blocks < kChunks ? blocks : kChunks;
+  const int64_t tokens = in.tokens < chunks ? 1 : ceil_div(in.tokens, chunks);
   work.chunk_pairs = tokens * in.top_k;
-  work.num_chunks = in.tokens < tokens ? 1 : ceil_div(in.tokens, tokens);
+  work.num_chunks = in.tokens == 0 ? 1 : ceil_div(in.tokens, tokens);
   work.bins = memory;
   work.counts = work.bins + in.num_experts;
   work.starts = work.counts + in.num_experts + kExtraColumns;
@@ -328,7 +332,7 @@ void moe_sort_gpu(const MoeSortInput& in,
   gpu::launch(number_bins_kernel, 1, threads, partial_bytes, stream, in, work);
 
   const int32_t columns = in.num_experts + kExtraColumns;
-  const int32_t counted = columns < kSharedInts ? columns : static_cast<int32_t>(kSharedInts);
+  const int32_t counted = columns < shared_ints() ? columns : static_cast<int32_t>(shared_ints());
   const size_t count_bytes = static_cast<size_t>(counted) * sizeof(int32_t);
   gpu::launch(count_kernel, chunks, threads, count_bytes, stream, in, work, counted);
 
@@ -339,7 +343,7 @@ void moe_sort_gpu(const MoeSortInput& in,
   gpu::launch(lay_out_kernel, 1, threads, partial_bytes, stream, in, out, work);
 
   const int64_t ints_per_bin = 1 + mask_words(threads);
-  const int64_t room = kSharedInts / ints_per_bin;
+  const int64_t room = shared_ints() / ints_per_bin;
   const int32_t placed = in.num_experts < room ? in.num_experts : static_cast<int32_t>(room);
   const size_t place_bytes = static_cast<size_t>(placed * ints_per_bin) * sizeof(int32_t);
   gpu::launch(place_kernel, chunks, threads, place_bytes, stream, in, out, work, placed);

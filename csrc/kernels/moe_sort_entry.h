@@ -10,7 +10,8 @@
 
 namespace opreplay::kernels {
 
-inline constexpr int32_t kSlotShift = 24;  ///< a packed entry holds the slot above the token's 24 bits
+inline constexpr int32_t kSlotShift =
+    24;  ///< a packed entry holds the slot above the token's 24 bits
 
 OPREPLAY_HOST_DEVICE int32_t packed_entry(int64_t token, int32_t slot) {
   return static_cast<int32_t>(static_cast<uint32_t>(slot) << kSlotShift |
@@ -36,8 +37,8 @@ OPREPLAY_HOST_DEVICE int32_t block_name(const MoeSortInput& in, int32_t bin) {
   return in.table == ExpertTable::kLabel ? in.expert_table[bin] : bin;
 }
 
-/// What a block past the last valid one is called. Engines that rename experts after the sort rename the
-/// zeros of the unused blocks too.
+/// What a block past the last valid one is called. Engines that rename experts after the sort
+/// rename the zeros of the unused blocks too.
 OPREPLAY_HOST_DEVICE int32_t unused_block_name(const MoeSortInput& in) {
   return in.unused_expert < 0 || in.unused_expert >= in.num_experts
              ? in.unused_expert

@@ -195,7 +195,8 @@ def topk_routing(
         layers: layers at once, each with hot experts of its own.
         seed: chooses the draw.
         device: where to draw. The few integers per expert that describe the distribution are copied
-            there, which synchronises once; for a graph capture, make them before and give ``table``.
+            there, which synchronises once; for a graph capture, make them before and give
+            ``table``.
         out: topk_ids and topk_weights to fill.
         table: what :func:`routing_table` returned for the same arguments; needs ``out``.
 
@@ -300,8 +301,8 @@ def moe_align_block_size(
         num_experts: E, over all ranks.
         block_size: rows of a block.
         expert_map: int32 [E], the local id of each expert, negative for an expert of another rank.
-        foreign: what becomes of pairs of other ranks: ``drop`` leaves them out and numbers blocks by
-            local id; ``mark`` keeps them, and their blocks are called -1.
+        foreign: what becomes of pairs of other ranks: ``drop`` leaves them out and numbers blocks
+            by local id; ``mark`` keeps them, and their blocks are called -1.
         length: entries of sorted_token_ids, by default M * K + E * (block_size - 1).
         unused_expert: what blocks past the last valid one are called; older engines have 0.
         out: sorted_token_ids, expert_ids, num_tokens_post_padded to fill, as long as they are.
