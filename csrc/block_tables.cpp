@@ -167,9 +167,13 @@ void fill_block_table(const BlockTable& out,
                        &status_in(out.status)};
   const auto* const lens = seq_lens.const_data_ptr<int32_t>();
   auto* const table = out.table.mutable_data_ptr<int32_t>();
-  kernels::plan_blocks_cpu(lens, request, plan);
-  throw_status(*plan.status);
-  kernels::fill_block_table_cpu(table, request, plan, at_parallel_for);
+  if (seq_lens.is_cpu()) {
+    kernels::block_table_cpu(table, lens, request, plan, at_parallel_for);
+    throw_status(*plan.status);
+    return;
+  }
+  const c10::DeviceGuard guard(seq_lens.device());
+  kernels::block_table_gpu(table, lens, request, plan, current_stream(seq_lens.device()));
 }
 
 BlockTable block_table(const at::Tensor& seq_lens,
@@ -213,9 +217,13 @@ void fill_block_csr(const BlockCsr& out,
   const auto* const lens = seq_lens.const_data_ptr<int32_t>();
   auto* const indices = out.kv_indices.mutable_data_ptr<int32_t>();
   auto* const last = out.kv_last_page_len.mutable_data_ptr<int32_t>();
-  kernels::plan_blocks_cpu(lens, request, plan);
-  throw_status(*plan.status);
-  kernels::fill_block_csr_cpu(indices, last, request, plan, at_parallel_for);
+  if (seq_lens.is_cpu()) {
+    kernels::block_csr_cpu(indices, last, lens, request, plan, at_parallel_for);
+    throw_status(*plan.status);
+    return;
+  }
+  const c10::DeviceGuard guard(seq_lens.device());
+  kernels::block_csr_gpu(indices, last, lens, request, plan, current_stream(seq_lens.device()));
 }
 
 BlockCsr block_csr(const at::Tensor& seq_lens,

@@ -195,10 +195,22 @@ void fill_seq_lens(const at::Tensor& out, const SeqLenOptions& options) {
   check_options(num_seqs, options);
   if (num_seqs == 0) return;
   auto* const lengths = out.mutable_data_ptr<int32_t>();
+  const c10::DeviceGuard guard(out.device());
+  void* const stream = out.is_cpu() ? nullptr : current_stream(out.device());
   if (options.total) {
-    kernels::ramp_lengths_cpu(lengths, num_seqs, length_ramp(num_seqs, options), at_parallel_for);
+    const LengthRamp ramp = length_ramp(num_seqs, options);
+    if (out.is_cpu()) {
+      kernels::ramp_lengths_cpu(lengths, num_seqs, ramp, at_parallel_for);
+    } else {
+      kernels::ramp_lengths_gpu(lengths, num_seqs, ramp, stream);
+    }
   } else {
-    kernels::draw_lengths_cpu(lengths, num_seqs, length_draw(num_seqs, options), at_parallel_for);
+    const LengthDraw draw = length_draw(num_seqs, options);
+    if (out.is_cpu()) {
+      kernels::draw_lengths_cpu(lengths, num_seqs, draw, at_parallel_for);
+    } else {
+      kernels::draw_lengths_gpu(lengths, num_seqs, draw, stream);
+    }
   }
 }
 

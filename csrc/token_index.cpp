@@ -128,6 +128,25 @@ TokenBatch token_batch(const at::Tensor* seq_lens,
           row_tokens};
 }
 
+/// Positions, or slots if there is a table.
+void write_token_index(const TokenIndex& out,
+                       const SlotTable& table,
+                       const TokenBatch& batch,
+                       const at::Tensor& query_lens) {
+  const at::Tensor scratch = at::empty({batch.num_seqs + 1}, query_lens.options());
+  auto* const starts = scratch.mutable_data_ptr<int32_t>();
+  TokenStatus* const status = &status_in(out.status);
+  const IndexOutput values = index_output(out.values);
+  if (query_lens.is_cpu()) {
+    kernels::token_index_cpu(values, starts, status, table, batch, at_parallel_for);
+    throw_status(*status);
+    return;
+  }
+  const c10::DeviceGuard guard(query_lens.device());
+  kernels::token_index_gpu(
+      values, starts, status, table, batch, current_stream(query_lens.device()));
+}
+
 }  // namespace
 
 void fill_query_start_loc(const TokenIndex& out, const at::Tensor& query_lens) {
@@ -140,10 +159,16 @@ void fill_query_start_loc(const TokenIndex& out, const at::Tensor& query_lens) {
                     " entries, got ",
                     out.values.numel());
   check_status_buffer(out.status, query_lens);
-  kernels::fill_query_starts_cpu(out.values.mutable_data_ptr<int32_t>(),
-                                 &status_in(out.status),
-                                 token_batch(nullptr, query_lens, kInt32Max, kInt32Max));
-  throw_status(status_in(out.status));
+  auto* const starts = out.values.mutable_data_ptr<int32_t>();
+  TokenStatus* const status = &status_in(out.status);
+  const TokenBatch batch = token_batch(nullptr, query_lens, kInt32Max, kInt32Max);
+  if (query_lens.is_cpu()) {
+    kernels::query_starts_cpu(starts, status, batch);
+    throw_status(*status);
+    return;
+  }
+  const c10::DeviceGuard guard(query_lens.device());
+  kernels::query_starts_gpu(starts, status, batch, current_stream(query_lens.device()));
 }
 
 TokenIndex query_start_loc(const at::Tensor& query_lens) {
@@ -159,12 +184,10 @@ void fill_positions(const TokenIndex& out,
   check_batch(seq_lens, query_lens);
   check_index_buffer(out.values, query_lens);
   check_status_buffer(out.status, query_lens);
-  const TokenBatch batch = token_batch(&seq_lens, query_lens, out.values.numel(), kInt32Max);
-  const at::Tensor starts = at::empty({batch.num_seqs + 1}, query_lens.options());
-  auto* const first = starts.mutable_data_ptr<int32_t>();
-  kernels::fill_query_starts_cpu(first, &status_in(out.status), batch);
-  throw_status(status_in(out.status));
-  kernels::fill_positions_cpu(index_output(out.values), first, batch, at_parallel_for);
+  write_token_index(out,
+                    {nullptr, 0, 1},
+                    token_batch(&seq_lens, query_lens, out.values.numel(), kInt32Max),
+                    query_lens);
 }
 
 TokenIndex positions(const at::Tensor& seq_lens,
@@ -187,13 +210,9 @@ void fill_slot_mapping(const TokenIndex& out,
   check_index_buffer(out.values, query_lens);
   check_status_buffer(out.status, query_lens);
   const SlotTable table = slot_table(block_table, seq_lens, block_size);
-  const TokenBatch batch =
-      token_batch(&seq_lens, query_lens, out.values.numel(), table.width * table.block_size);
-  const at::Tensor starts = at::empty({batch.num_seqs + 1}, query_lens.options());
-  auto* const first = starts.mutable_data_ptr<int32_t>();
-  kernels::fill_query_starts_cpu(first, &status_in(out.status), batch);
-  throw_status(status_in(out.status));
-  kernels::fill_slots_cpu(index_output(out.values), first, table, batch, at_parallel_for);
+  const int64_t row_tokens = table.width * table.block_size;
+  write_token_index(
+      out, table, token_batch(&seq_lens, query_lens, out.values.numel(), row_tokens), query_lens);
 }
 
 TokenIndex slot_mapping(const at::Tensor& block_table,
@@ -224,13 +243,17 @@ void fill_req_to_token(const TokenIndex& out,
   const SlotTable table = slot_table(block_table, seq_lens, block_size);
   const int64_t context = out.values.size(1);
   const int64_t row_tokens = std::min(context, table.width * table.block_size);
-  kernels::fill_request_slots_cpu(out.values.mutable_data_ptr<int32_t>(),
-                                  &status_in(out.status),
-                                  context,
-                                  table,
-                                  token_batch(&seq_lens, seq_lens, kInt32Max, row_tokens),
-                                  at_parallel_for);
-  throw_status(status_in(out.status));
+  const TokenBatch batch = token_batch(&seq_lens, seq_lens, kInt32Max, row_tokens);
+  auto* const slots = out.values.mutable_data_ptr<int32_t>();
+  TokenStatus* const status = &status_in(out.status);
+  if (seq_lens.is_cpu()) {
+    kernels::request_slots_cpu(slots, status, context, table, batch, at_parallel_for);
+    throw_status(*status);
+    return;
+  }
+  const c10::DeviceGuard guard(seq_lens.device());
+  kernels::request_slots_gpu(
+      slots, status, context, table, batch, current_stream(seq_lens.device()));
 }
 
 TokenIndex req_to_token(const at::Tensor& block_table,

@@ -56,32 +56,15 @@ void copy_entries(int32_t* out,
   own_ids.copy(out + (split - begin), own_ordinal + split - shared, end - split);
 }
 
-BlockTotals totals_of(const int32_t* lens, const BlockRequest& request) {
-  BlockTotals totals{};
+/// The first sequence that is wrong by itself, or else what the totals say.
+BlockStatus check_lengths(const int32_t* lens,
+                          const BlockTotals& totals,
+                          const BlockRequest& request) {
   for (int64_t i = 0; i < request.num_seqs; ++i) {
-    const int64_t length = fit_row(lens[i], request);
-    const int64_t blocks = blocks_of(length, request.block_size);
-    const int64_t shared = shared_blocks_of(length, request);
-    totals.own += blocks - shared;
-    totals.nonempty += length > 0 ? 1 : 0;
-    totals.shared = std::max(totals.shared, shared);
+    const BlockStatus status = row_status(i, lens[i], request);
+    if (status.error != kBlocksFit) return status;
   }
-  return totals;
-}
-
-/// The first sequence that is wrong by itself, as a status.
-BlockStatus check_rows(const int32_t* lens, const BlockRequest& request) {
-  BlockStatus status{kBlocksFit, -1, 0, 0, 0, cut_to_int32(request.ids.permutation.pool)};
-  for (int64_t i = 0; i < request.num_seqs; ++i) {
-    const int64_t blocks = blocks_of(fit_row(lens[i], request), request.block_size);
-    if (lens[i] >= 0 && blocks <= request.width) continue;
-    status.error = lens[i] < 0 ? kNegativeLength : kRowTooWide;
-    status.sequence = static_cast<int32_t>(i);
-    status.value = lens[i] < 0 ? lens[i] : cut_to_int32(blocks);
-    status.limit = lens[i] < 0 ? 0 : cut_to_int32(request.width);
-    break;
-  }
-  return status;
+  return status_of(totals, request);
 }
 
 /// Writes the plan, all sequences empty if there is an error, and returns the entries in all rows.
@@ -105,28 +88,27 @@ int64_t write_plan(const int32_t* lens,
   return entries;
 }
 
-}  // namespace
-
-void plan_blocks_cpu(const int32_t* seq_lens, const BlockRequest& request, const BlockPlan& plan) {
+void plan_blocks(const int32_t* lens, const BlockRequest& request, const BlockPlan& plan) {
   BlockTotals totals{};
-  *plan.status = check_rows(seq_lens, request);
-  if (plan.status->error == kBlocksFit) {
-    totals = totals_of(seq_lens, request);
-    *plan.status = status_of(totals, request);
+  for (int64_t i = 0; i < request.num_seqs; ++i) {
+    totals = combine_totals(totals, row_totals(lens[i], request));
   }
-  const int64_t entries = write_plan(seq_lens, totals, request, plan);
+  *plan.status = check_lengths(lens, totals, request);
+  const int64_t entries = write_plan(lens, totals, request, plan);
   if (entries > request.capacity) {
-    plan.status->error = kIndicesTooShort;
-    plan.status->value = cut_to_int32(entries);
-    plan.status->limit = cut_to_int32(request.capacity);
-    write_plan(seq_lens, totals, request, plan);
+    *plan.status = too_many_entries(*plan.status, entries, request);
+    write_plan(lens, totals, request, plan);
   }
 }
 
-void fill_block_table_cpu(int32_t* table,
-                          const BlockRequest& request,
-                          const BlockPlan& plan,
-                          const ParallelFor& parallel_for) {
+}  // namespace
+
+void block_table_cpu(int32_t* table,
+                     const int32_t* seq_lens,
+                     const BlockRequest& request,
+                     const BlockPlan& plan,
+                     const ParallelFor& parallel_for) {
+  plan_blocks(seq_lens, request, plan);
   const int64_t width = request.width;
   parallel_for(request.num_seqs * width, kGrain, [&](int64_t begin, int64_t end) {
     IdWindow shared_ids(request.ids);
@@ -151,16 +133,16 @@ void fill_block_table_cpu(int32_t* table,
   });
 }
 
-void fill_block_csr_cpu(int32_t* indices,
-                        int32_t* last_page_lens,
-                        const BlockRequest& request,
-                        const BlockPlan& plan,
-                        const ParallelFor& parallel_for) {
+void block_csr_cpu(int32_t* indices,
+                   int32_t* last_page_lens,
+                   const int32_t* seq_lens,
+                   const BlockRequest& request,
+                   const BlockPlan& plan,
+                   const ParallelFor& parallel_for) {
+  plan_blocks(seq_lens, request, plan);
   const int32_t* const pointers = plan.first_entries;
   for (int64_t i = 0; i < request.num_seqs; ++i) {
-    // An empty sequence gets a whole page, so that (pages - 1) * page + last is its length, 0.
-    const int64_t pages = pointers[i + 1] - pointers[i];
-    last_page_lens[i] = static_cast<int32_t>(plan.seq_lens[i] - (pages - 1) * request.block_size);
+    last_page_lens[i] = last_page_length(plan.seq_lens[i], request);
   }
   parallel_for(request.capacity, kGrain, [&](int64_t begin, int64_t end) {
     IdWindow shared_ids(request.ids);

@@ -83,6 +83,17 @@ OPREPLAY_HOST_DEVICE int64_t fit_row(int64_t length, const BlockRequest& request
   return request.on_exhausted == OnExhausted::kShrinkLengths && length > most ? most : length;
 }
 
+/// What a sequence adds to the totals.
+OPREPLAY_HOST_DEVICE BlockTotals row_totals(int64_t length, const BlockRequest& request) {
+  const int64_t fitting = fit_row(length, request);
+  const int64_t shared = shared_blocks_of(fitting, request);
+  return {blocks_of(fitting, request.block_size) - shared, fitting > 0 ? 1 : 0, shared};
+}
+
+OPREPLAY_HOST_DEVICE BlockTotals combine_totals(const BlockTotals& a, const BlockTotals& b) {
+  return {a.own + b.own, a.nonempty + b.nonempty, a.shared > b.shared ? a.shared : b.shared};
+}
+
 /// The length that holds: cut to a row, then shortened so that all sequences together fit into the
 /// pool, where the request allows that. Of the blocks left after one for each sequence, each gets
 /// its share, rounded down.
@@ -115,6 +126,20 @@ OPREPLAY_HOST_DEVICE int32_t cut_to_int32(int64_t value) {
   return static_cast<int32_t>(value < kMost ? value : kMost);
 }
 
+/// The error of one sequence by itself.
+OPREPLAY_HOST_DEVICE BlockStatus row_status(int64_t sequence,
+                                            int64_t length,
+                                            const BlockRequest& request) {
+  const int32_t pool = cut_to_int32(request.ids.permutation.pool);
+  const auto at = static_cast<int32_t>(sequence);
+  const int64_t blocks = blocks_of(fit_row(length, request), request.block_size);
+  if (length < 0) return {kNegativeLength, at, static_cast<int32_t>(length), 0, 0, pool};
+  if (blocks > request.width) {
+    return {kRowTooWide, at, cut_to_int32(blocks), cut_to_int32(request.width), 0, pool};
+  }
+  return {kBlocksFit, -1, 0, 0, 0, pool};
+}
+
 /// The error of the totals, if each sequence by itself is right.
 OPREPLAY_HOST_DEVICE BlockStatus status_of(const BlockTotals& totals, const BlockRequest& request) {
   const int64_t pool = request.ids.permutation.pool;
@@ -130,23 +155,48 @@ OPREPLAY_HOST_DEVICE BlockStatus status_of(const BlockTotals& totals, const Bloc
   return status;
 }
 
-// The CPU twins.
+/// The status of a table whose rows together are longer than its capacity.
+OPREPLAY_HOST_DEVICE BlockStatus too_many_entries(BlockStatus status,
+                                                  int64_t entries,
+                                                  const BlockRequest& request) {
+  status.error = kIndicesTooShort;
+  status.value = cut_to_int32(entries);
+  status.limit = cut_to_int32(request.capacity);
+  return status;
+}
 
-/// Reads the lengths and fills the plan.
-void plan_blocks_cpu(const int32_t* seq_lens, const BlockRequest& request, const BlockPlan& plan);
+/// Tokens on the last page. An empty sequence gets a whole page, so that
+/// (pages - 1) * page + last is its length, 0.
+OPREPLAY_HOST_DEVICE int32_t last_page_length(int64_t length, const BlockRequest& request) {
+  const int64_t pages = blocks_of(length, request.block_size);
+  return static_cast<int32_t>(length - (pages - 1) * request.block_size);
+}
 
-/// The dense form, [num_seqs, width].
-void fill_block_table_cpu(int32_t* table,
-                          const BlockRequest& request,
-                          const BlockPlan& plan,
-                          const ParallelFor& parallel_for);
+/// The dense form: the plan without first_entries, then the table, [num_seqs, width].
+void block_table_cpu(int32_t* table,
+                     const int32_t* seq_lens,
+                     const BlockRequest& request,
+                     const BlockPlan& plan,
+                     const ParallelFor& parallel_for);
+void block_table_gpu(int32_t* table,
+                     const int32_t* seq_lens,
+                     const BlockRequest& request,
+                     const BlockPlan& plan,
+                     void* stream);
 
-/// The indices and the tokens on each last page of the CSR form; its row pointers are the plan's
-/// first_entries. Entries after the last one are block 0.
-void fill_block_csr_cpu(int32_t* indices,
-                        int32_t* last_page_lens,
-                        const BlockRequest& request,
-                        const BlockPlan& plan,
-                        const ParallelFor& parallel_for);
+/// The compressed form: the plan, whose first_entries are the row pointers, then the indices,
+/// [capacity], 0 after the last one, and the tokens on each last page, [num_seqs].
+void block_csr_cpu(int32_t* indices,
+                   int32_t* last_page_lens,
+                   const int32_t* seq_lens,
+                   const BlockRequest& request,
+                   const BlockPlan& plan,
+                   const ParallelFor& parallel_for);
+void block_csr_gpu(int32_t* indices,
+                   int32_t* last_page_lens,
+                   const int32_t* seq_lens,
+                   const BlockRequest& request,
+                   const BlockPlan& plan,
+                   void* stream);
 
 }  // namespace opreplay::kernels

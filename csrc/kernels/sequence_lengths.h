@@ -72,14 +72,16 @@ OPREPLAY_HOST_DEVICE int32_t drawn_length(int64_t sequence, const LengthDraw& dr
       first + below(mix(index, inside.k1, inside.k2), static_cast<uint32_t>(end - first)));
 }
 
-// The CPU twins.
 void draw_lengths_cpu(int32_t* lengths,
                       int64_t count,
                       const LengthDraw& draw,
                       const ParallelFor& parallel_for);
+void draw_lengths_gpu(int32_t* lengths, int64_t count, const LengthDraw& draw, void* stream);
+
 void ramp_lengths_cpu(int32_t* lengths,
                       int64_t count,
                       const LengthRamp& ramp,
                       const ParallelFor& parallel_for);
+void ramp_lengths_gpu(int32_t* lengths, int64_t count, const LengthRamp& ramp, void* stream);
 
 }  // namespace opreplay::kernels

@@ -26,30 +26,19 @@ int64_t for_each_query(
   return begin;
 }
 
-}  // namespace
-
-void fill_query_starts_cpu(int32_t* starts, TokenStatus* status, const TokenBatch& batch) {
-  *status = {kTokensFit, -1, 0, 0};
-  int64_t total = 0;
-  for (int64_t i = 0; i < batch.num_seqs && status->error == kTokensFit; ++i) {
-    *status = token_status(i, batch);
-    starts[i] = cut_to_int32(total);
-    total += batch.query_lens[i];
+/// The first sequence that is wrong by itself.
+TokenStatus check_sequences(const TokenBatch& batch) {
+  for (int64_t i = 0; i < batch.num_seqs; ++i) {
+    const TokenStatus status = token_status(i, batch);
+    if (status.error != kTokensFit) return status;
   }
-  if (status->error == kTokensFit && total > batch.total) {
-    *status = {kTooManyTokens, -1, cut_to_int32(total), cut_to_int32(batch.total)};
-  }
-  if (status->error != kTokensFit) {
-    std::fill(starts, starts + batch.num_seqs + 1, 0);
-  } else {
-    starts[batch.num_seqs] = static_cast<int32_t>(total);
-  }
+  return {kTokensFit, -1, 0, 0};
 }
 
-void fill_positions_cpu(const IndexOutput& out,
-                        const int32_t* starts,
-                        const TokenBatch& batch,
-                        const ParallelFor& parallel_for) {
+void write_positions(const IndexOutput& out,
+                     const int32_t* starts,
+                     const TokenBatch& batch,
+                     const ParallelFor& parallel_for) {
   parallel_for(batch.total, kGrain, [&](int64_t begin, int64_t end) {
     const int64_t filled = for_each_query(
         begin, end, starts, batch, [&](int64_t, int64_t first, int64_t last, int64_t position) {
@@ -59,41 +48,63 @@ void fill_positions_cpu(const IndexOutput& out,
   });
 }
 
-void fill_slots_cpu(const IndexOutput& out,
-                    const int32_t* starts,
-                    const SlotTable& table,
-                    const TokenBatch& batch,
-                    const ParallelFor& parallel_for) {
+void write_slots(const IndexOutput& out,
+                 const int32_t* starts,
+                 const SlotTable& table,
+                 const TokenBatch& batch,
+                 const ParallelFor& parallel_for) {
+  // Consecutive inside a block: one look-up for each.
+  const auto write_query = [&](int64_t sequence, int64_t first, int64_t last, int64_t position) {
+    while (first < last) {
+      const int64_t in_block = table.block_size - position % table.block_size;
+      const int64_t run = std::min(last - first, in_block);
+      const int64_t slot = slot_of(sequence, position, table);
+      for (int64_t i = 0; i < run; ++i) store_index(out, first + i, slot + i);
+      first += run;
+      position += run;
+    }
+  };
   parallel_for(batch.total, kGrain, [&](int64_t begin, int64_t end) {
-    const int64_t filled =
-        for_each_query(begin,
-                       end,
-                       starts,
-                       batch,
-                       [&](int64_t sequence, int64_t first, int64_t last, int64_t position) {
-                         while (first < last) {
-                           const int64_t in_block = table.block_size - position % table.block_size;
-                           const int64_t run = std::min(last - first, in_block);
-                           const int64_t slot = slot_of(sequence, position, table);
-                           for (int64_t i = 0; i < run; ++i) store_index(out, first + i, slot + i);
-                           first += run;
-                           position += run;
-                         }
-                       });
+    const int64_t filled = for_each_query(begin, end, starts, batch, write_query);
     for (int64_t i = filled; i < end; ++i) store_index(out, i, -1);
   });
 }
 
-void fill_request_slots_cpu(int32_t* slots,
-                            TokenStatus* status,
-                            int64_t context,
-                            const SlotTable& table,
-                            const TokenBatch& batch,
-                            const ParallelFor& parallel_for) {
-  *status = {kTokensFit, -1, 0, 0};
-  for (int64_t i = 0; i < batch.num_seqs && status->error == kTokensFit; ++i) {
-    *status = token_status(i, batch);
+}  // namespace
+
+void query_starts_cpu(int32_t* starts, TokenStatus* status, const TokenBatch& batch) {
+  int64_t total = 0;
+  for (int64_t i = 0; i < batch.num_seqs; ++i) {
+    starts[i] = cut_to_int32(total);
+    total += batch.query_lens[i];
   }
+  starts[batch.num_seqs] = cut_to_int32(total);
+  *status = check_sequences(batch);
+  if (status->error == kTokensFit) *status = total_status(total, batch);
+  if (status->error != kTokensFit) std::fill(starts, starts + batch.num_seqs + 1, 0);
+}
+
+void token_index_cpu(const IndexOutput& out,
+                     int32_t* starts,
+                     TokenStatus* status,
+                     const SlotTable& table,
+                     const TokenBatch& batch,
+                     const ParallelFor& parallel_for) {
+  query_starts_cpu(starts, status, batch);
+  if (table.blocks == nullptr) {
+    write_positions(out, starts, batch, parallel_for);
+  } else {
+    write_slots(out, starts, table, batch, parallel_for);
+  }
+}
+
+void request_slots_cpu(int32_t* slots,
+                       TokenStatus* status,
+                       int64_t context,
+                       const SlotTable& table,
+                       const TokenBatch& batch,
+                       const ParallelFor& parallel_for) {
+  *status = check_sequences(batch);
   const bool fits = status->error == kTokensFit;
   parallel_for(batch.num_seqs * context, kGrain, [&](int64_t begin, int64_t end) {
     while (begin < end) {

@@ -78,31 +78,45 @@ OPREPLAY_HOST_DEVICE int64_t slot_of(int64_t sequence, int64_t position, const S
   return block * table.block_size + position % table.block_size;
 }
 
-// The CPU twins.
+/// The status of a batch whose queries do not fit into the output.
+OPREPLAY_HOST_DEVICE TokenStatus total_status(int64_t tokens, const TokenBatch& batch) {
+  if (tokens <= batch.total) return {kTokensFit, -1, 0, 0};
+  return {kTooManyTokens, -1, cut_to_int32(tokens), cut_to_int32(batch.total)};
+}
 
-/// Exclusive prefix sums, [num_seqs + 1].
-void fill_query_starts_cpu(int32_t* starts, TokenStatus* status, const TokenBatch& batch);
+/// Exclusive prefix sums of the query lengths, [num_seqs + 1].
+void query_starts_cpu(int32_t* starts, TokenStatus* status, const TokenBatch& batch);
+void query_starts_gpu(int32_t* starts, TokenStatus* status, const TokenBatch& batch, void* stream);
 
-/// Position of each token in its sequence; 0 after the last token.
-void fill_positions_cpu(const IndexOutput& out,
-                        const int32_t* starts,
-                        const TokenBatch& batch,
-                        const ParallelFor& parallel_for);
+/// Without a table (blocks is null) the position of each token, and 0 after the last one. With a
+/// table the slot of each token, and -1, which kernels skip, after the last one. `starts` is
+/// scratch memory, [num_seqs + 1].
+void token_index_cpu(const IndexOutput& out,
+                     int32_t* starts,
+                     TokenStatus* status,
+                     const SlotTable& table,
+                     const TokenBatch& batch,
+                     const ParallelFor& parallel_for);
+void token_index_gpu(const IndexOutput& out,
+                     int32_t* starts,
+                     TokenStatus* status,
+                     const SlotTable& table,
+                     const TokenBatch& batch,
+                     void* stream);
 
-/// Slot of each token; -1, which kernels skip, after the last token.
-void fill_slots_cpu(const IndexOutput& out,
-                    const int32_t* starts,
-                    const SlotTable& table,
-                    const TokenBatch& batch,
-                    const ParallelFor& parallel_for);
-
-/// Slots of all positions of all sequences, [num_seqs, context]; 0 after the last one. A sequence
-/// longer than the context is an error, and then all are empty.
-void fill_request_slots_cpu(int32_t* slots,
-                            TokenStatus* status,
-                            int64_t context,
-                            const SlotTable& table,
-                            const TokenBatch& batch,
-                            const ParallelFor& parallel_for);
+/// Slots of all positions of all sequences, [num_seqs, context]; 0 after the last one. The batch's
+/// queries are its sequences. Where one is longer than its row, all are empty.
+void request_slots_cpu(int32_t* slots,
+                       TokenStatus* status,
+                       int64_t context,
+                       const SlotTable& table,
+                       const TokenBatch& batch,
+                       const ParallelFor& parallel_for);
+void request_slots_gpu(int32_t* slots,
+                       TokenStatus* status,
+                       int64_t context,
+                       const SlotTable& table,
+                       const TokenBatch& batch,
+                       void* stream);
 
 }  // namespace opreplay::kernels
