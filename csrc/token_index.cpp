@@ -185,7 +185,7 @@ void fill_positions(const TokenIndex& out,
   check_index_buffer(out.values, query_lens);
   check_status_buffer(out.status, query_lens);
   write_token_index(out,
-                    {nullptr, 0, 1},
+                    {nullptr, 0, 0},
                     token_batch(&seq_lens, query_lens, out.values.numel(), kInt32Max),
                     query_lens);
 }

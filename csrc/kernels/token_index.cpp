@@ -91,7 +91,7 @@ void token_index_cpu(const IndexOutput& out,
                      const TokenBatch& batch,
                      const ParallelFor& parallel_for) {
   query_starts_cpu(starts, status, batch);
-  if (table.blocks == nullptr) {
+  if (table.block_size == 0) {
     write_positions(out, starts, batch, parallel_for);
   } else {
     write_slots(out, starts, table, batch, parallel_for);

@@ -77,12 +77,12 @@ OPREPLAY_KERNEL void token_kernel(IndexOutput out,
   const int64_t total = starts[batch.num_seqs];
   for (int64_t i = gpu::global_id(); i < batch.total; i += gpu::global_size()) {
     if (i >= total) {
-      store_index(out, i, table.blocks == nullptr ? 0 : -1);
+      store_index(out, i, table.block_size == 0 ? 0 : -1);
       continue;
     }
     const int64_t sequence = last_not_above(starts, static_cast<int32_t>(batch.num_seqs), i);
     const int64_t position = batch.seq_lens[sequence] - (starts[sequence + 1] - i);
-    store_index(out, i, table.blocks == nullptr ? position : slot_of(sequence, position, table));
+    store_index(out, i, table.block_size == 0 ? position : slot_of(sequence, position, table));
   }
 }
 

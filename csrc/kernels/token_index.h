@@ -39,7 +39,8 @@ struct TokenBatch {
   int64_t row_tokens;  ///< tokens that a row of the block table can hold
 };
 
-/// A block table to look slots up in.
+/// A block table to look slots up in. A block size of 0 says that there is none (an empty table has
+/// no pointer either).
 struct SlotTable {
   const int32_t* blocks;  ///< [num_seqs, width]
   int64_t width;
@@ -88,7 +89,7 @@ OPREPLAY_HOST_DEVICE TokenStatus total_status(int64_t tokens, const TokenBatch& 
 void query_starts_cpu(int32_t* starts, TokenStatus* status, const TokenBatch& batch);
 void query_starts_gpu(int32_t* starts, TokenStatus* status, const TokenBatch& batch, void* stream);
 
-/// Without a table (blocks is null) the position of each token, and 0 after the last one. With a
+/// Without a table the position of each token, and 0 after the last one. With a
 /// table the slot of each token, and -1, which kernels skip, after the last one. `starts` is
 /// scratch memory, [num_seqs + 1].
 void token_index_cpu(const IndexOutput& out,

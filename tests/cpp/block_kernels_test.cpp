@@ -173,7 +173,7 @@ void check_token_index(Random& random) {
   for (int32_t& block : blocks) block = static_cast<int32_t>(pick(random, 0, 999));
   const bool slots = pick(random, 0, 1) == 1;
   const bool wide = pick(random, 0, 1) == 1;
-  const SlotTable table{slots ? blocks.data() : nullptr, width, block_size};
+  const SlotTable table{blocks.data(), width, slots ? block_size : 0};
   const TokenBatch batch{num_seqs,
                          lens.data(),
                          queries.data(),
