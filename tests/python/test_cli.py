@@ -321,7 +321,12 @@ def test_ctrl_c_keeps_finished_rows_and_leaves_no_process(tmp_path):
     out = tmp_path / "out.json"
     command = ["-m", "opreplay", "run", str(trace), "--import", "hostile_ops", "--json", str(out)]
     with subprocess.Popen(
-        [sys.executable, *command], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent
+        [sys.executable, *command],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parent,
+        # A job in the background of a shell ignores Ctrl-C, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as running:
         children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
         while not running.stdout.readline().startswith("aten::mm"):

@@ -7,6 +7,7 @@ import textwrap
 
 import pytest
 import torch
+from kineto_events import op, write
 from recorded import call, dropped, scalar, scalars, tensor, tensors
 
 from opreplay import _C
@@ -17,6 +18,7 @@ from opreplay.resolve import (
     TorchValue,
     register_namespace,
 )
+from opreplay.trace import read_trace
 from opreplay.trace.call import RecordedArgument, Skipped
 
 
@@ -536,3 +538,26 @@ def test_an_unknown_type_is_lost_with_its_name(resolver):
     skipped = resolver.resolve(call("aten::relu", odd))
     assert skipped.reason == "argument_lost"
     assert "c10::Quaternion" in skipped.detail
+
+
+def test_r15_a_name_that_only_torchscript_registers_is_unresolved(resolver):
+    scripted = {schema.name for schema in torch._C._jit_get_all_schemas()}
+    dispatched = {name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names()}
+    names = sorted(n for n in scripted - dispatched if n.startswith("aten::"))
+    assert names
+    for name in names:
+        assert resolver.resolve(call(name, tensor(2))).reason == "operator_unresolved"
+
+
+def test_r37_identical_events_are_resolved_once(tmp_path, monkeypatch):
+    events = [op("aten::relu", dims=[[4]], types=["float"], ts=10 * i) for i in range(50)]
+    trace = read_trace(write(tmp_path / "t.json", {"traceEvents": events}))
+    counted = Resolver()
+    resolved = []
+    find = counted.resolve
+    monkeypatch.setattr(counted, "resolve", lambda c: resolved.append(c.name) or find(c))
+    groups = trace.groups()
+    for group in groups:
+        counted.resolve(group.call)
+    assert resolved == ["aten::relu"]
+    assert groups[0].count == 50
