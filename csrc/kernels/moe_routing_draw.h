@@ -75,6 +75,8 @@ OPREPLAY_HOST_DEVICE bool holds(const int32_t* row, int32_t count, int32_t exper
   return false;
 }
 
+inline constexpr uint64_t kAllGroups = ~uint64_t{0};
+
 OPREPLAY_HOST_DEVICE bool in_set(uint64_t set, int32_t member) { return (set >> member & 1) != 0; }
 
 /// Draws one of the groups in `set` (or, with `outside`, not in it) in proportion to their weights.
@@ -98,7 +100,7 @@ OPREPLAY_HOST_DEVICE uint64_t draw_groups(const RoutingInput& in,
                                           const DrawTable& table,
                                           int64_t layer,
                                           int64_t token) {
-  if (in.groups_chosen == in.groups) return ~uint64_t{0};
+  if (in.groups_chosen == in.groups) return kAllGroups;
   const CounterKeys keys = routing_keys(in.seed, layer, RoutingStream::kGroupChoice);
   uint64_t chosen = 0;
   for (int32_t i = 0; i < in.groups_chosen; ++i) {
@@ -185,23 +187,34 @@ OPREPLAY_HOST_DEVICE int32_t counted_expert(const RoutingInput& in,
   return table.experts[low];
 }
 
-/// A row of weights sums to exactly one: they are multiples of 2^-24, neighbours give and take the
-/// same.
+/// A row of weights sums to exactly one: they are multiples of 2^-24, and of two neighbours one
+/// gives what the other gets.
+inline constexpr uint32_t kWholeWeight = 1u << 24;
+
+OPREPLAY_HOST_DEVICE float whole_weight(uint32_t parts) {
+  return static_cast<float>(static_cast<int32_t>(parts)) * (1.0F / kWholeWeight);
+}
+
+OPREPLAY_HOST_DEVICE uint32_t given_weight(uint32_t base,
+                                           CounterKeys keys,
+                                           uint32_t pair_of_slots) {
+  return below(mix(pair_of_slots, keys.k1, keys.k2), base);
+}
+
 OPREPLAY_HOST_DEVICE float row_weight(const RoutingInput& in,
                                       CounterKeys keys,
                                       int64_t token,
                                       int32_t slot) {
-  constexpr uint32_t kOne = 1u << 24;
   const auto width = static_cast<uint32_t>(in.top_k + in.shared);
-  const uint32_t base = kOne / width;
+  const uint32_t base = kWholeWeight / width;
   uint32_t parts = base;
   if ((static_cast<uint32_t>(slot) | 1u) < width) {
-    const auto counter = static_cast<uint32_t>(token * ((width + 1) / 2) + slot / 2);
-    const uint32_t given = below(mix(counter, keys.k1, keys.k2), base);
+    const auto pair_of_slots = static_cast<uint32_t>(token * ((width + 1) / 2) + slot / 2);
+    const uint32_t given = given_weight(base, keys, pair_of_slots);
     parts = slot % 2 == 0 ? base + given : base - given;
   }
-  if (slot == 0) parts += kOne - base * width;
-  return static_cast<float>(parts) * (1.0F / kOne);
+  if (slot == 0) parts += kWholeWeight - base * width;
+  return whole_weight(parts);
 }
 
 }  // namespace opreplay::kernels
