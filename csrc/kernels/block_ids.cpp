@@ -63,12 +63,21 @@ void write_permuted(int32_t* out, uint32_t element, int64_t count, const BlockId
   }
 }
 
+/// A run of places one by one, then each from the place a run before it, which is a constant
+/// distance away: so that no element waits for its neighbour.
+OPREPLAY_VECTOR_CLONES
 void write_strided(int32_t* out, uint32_t element, int64_t count, const BlockIds& ids) {
   const uint32_t pool = ids.permutation.pool;
+  const uint32_t first = ids.first;
+  const auto run_stride = static_cast<uint32_t>(uint64_t{kRun} * ids.stride % pool);
   auto place = static_cast<uint32_t>(static_cast<uint64_t>(element) * ids.stride % pool);
-  for (int64_t i = 0; i < count; ++i) {
-    out[i] = static_cast<int32_t>(place + ids.first);
+  for (int64_t i = 0; i < std::min<int64_t>(count, kRun); ++i) {
+    out[i] = static_cast<int32_t>(place + first);
     place = wrap_once(place + ids.stride, pool);
+  }
+  for (int64_t i = kRun; i < count; ++i) {
+    const uint32_t before = static_cast<uint32_t>(out[i - kRun]) - first;
+    out[i] = static_cast<int32_t>(wrap_once(before + run_stride, pool) + first);
   }
 }
 
