@@ -16,6 +16,7 @@ import orjson
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from opreplay import table_command
 from opreplay.isolation import WorkerError
 from opreplay.options import ReplayOptions, Selection
 from opreplay.plan import PlannedOperator
@@ -113,6 +114,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_running(run)
     _add_measuring(run)
     _add_results(run)
+
+    tables = add("tables", table_command.main, "build a block table or a MoE routing table")
+    table_command.add_arguments(tables)
 
     env = add("env", _env, "print the environment block that every result carries")
     env.add_argument("--device", metavar="DEV", help="default: the accelerator, else cpu")

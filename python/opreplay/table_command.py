@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib
 import time
 from collections.abc import Callable
 from itertools import islice
@@ -66,6 +67,7 @@ def main(arguments: argparse.Namespace) -> int:
     output: Path | None = arguments.output
     if output is not None and output.suffix not in _WRITERS:
         raise ValueError(f"{output}: expected a name that ends in {' or '.join(_WRITERS)}")
+    importlib.import_module("opreplay.tables")  # outside the window: it loads torch
     build: _Build = arguments.build
     begin = time.perf_counter()
     built = build(arguments)
