@@ -68,6 +68,12 @@ OPREPLAY_DEVICE uint32_t popcount(uint32_t bits) { return static_cast<uint32_t>(
 inline uint32_t default_threads() { return 256; }
 inline uint32_t default_blocks() { return 2048; }
 
+/// Bytes of shared memory for a block, which every GPU gives without being asked twice.
+inline size_t shared_limit() { return 48 * 1024; }
+
+/// Items up to which one block that keeps all in shared memory is quicker than several launches.
+inline int64_t one_block_items() { return 4096; }
+
 /// Queues one launch on `stream`, which is the vendor's stream handle (null: the default stream).
 template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...),

@@ -9,14 +9,17 @@
 // no sensible value.
 #pragma once
 
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
-#include <condition_variable>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <numeric>
 #include <random>
 #include <stdexcept>
@@ -35,11 +38,13 @@ namespace emulated {
 
 /// What a test chooses for the launches that follow.
 struct Settings {
-  uint32_t threads = 16;        ///< threads of a block by default
-  uint32_t blocks = 5;          ///< blocks of a grid at most, where a kernel strides
-  uint32_t blocks_at_once = 2;  ///< blocks in flight
-  uint64_t order_seed = 0;      ///< chooses the order of the blocks
-  int64_t launches = 0;         ///< counted up by each launch
+  uint32_t threads = 16;            ///< threads of a block by default
+  uint32_t blocks = 5;              ///< blocks of a grid at most, where a kernel strides
+  uint32_t blocks_at_once = 2;      ///< blocks in flight
+  size_t shared_limit = 48 * 1024;  ///< bytes of shared memory for a block
+  int64_t one_block_items = 128;    ///< items up to which one block does all
+  uint64_t order_seed = 0;          ///< chooses the order of the blocks
+  int64_t launches = 0;             ///< counted up by each launch
 };
 
 inline Settings& settings() {
@@ -48,40 +53,50 @@ inline Settings& settings() {
 }
 
 /// A barrier of one block that knows when a thread has left the kernel while others wait for it.
+///
+/// It waits on its own futex: what the standard library waits with is shared by all barriers, and
+/// its atomics would order blocks that nothing orders on a GPU.
 class BlockBarrier {
  public:
   explicit BlockBarrier(uint32_t threads) : threads_(threads) {}
 
   void arrive() {
-    std::unique_lock lock(mutex_);
-    const uint64_t phase = phase_;
-    if (++arrived_ == threads_) {
-      arrived_ = 0;
-      ++phase_;
-      all_here_.notify_all();
+    const uint32_t phase = phase_.load();
+    if (arrived_.fetch_add(1) + 1 == threads_) {
+      arrived_.store(0);
+      open();
       return;
     }
-    all_here_.wait(lock, [&] { return phase_ != phase || left_ > 0; });
-    divergent_ = divergent_ || phase_ == phase;
+    // Read in this order: who leaves a kernel that is in order leaves after the phase has changed.
+    if (left_.load() > 0 && phase_.load() == phase) give_up();
+    while (phase_.load() == phase) {
+      syscall(SYS_futex, &phase_, FUTEX_WAIT_PRIVATE, phase, nullptr, nullptr, 0);
+    }
   }
 
   void leave() {
-    const std::lock_guard lock(mutex_);
-    ++left_;
-    divergent_ = divergent_ || arrived_ > 0;
-    all_here_.notify_all();
+    left_.fetch_add(1);
+    if (arrived_.load() > 0) give_up();
   }
 
-  [[nodiscard]] bool divergent() const { return divergent_; }
+  [[nodiscard]] bool divergent() const { return divergent_.load(); }
 
  private:
+  void open() {
+    phase_.fetch_add(1);
+    syscall(SYS_futex, &phase_, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+  }
+
+  void give_up() {
+    divergent_.store(true);
+    open();
+  }
+
   const uint32_t threads_;
-  std::mutex mutex_;
-  std::condition_variable all_here_;
-  uint32_t arrived_ = 0;
-  uint32_t left_ = 0;
-  uint64_t phase_ = 0;
-  bool divergent_ = false;
+  std::atomic<uint32_t> phase_{0};
+  std::atomic<uint32_t> arrived_{0};
+  std::atomic<uint32_t> left_{0};
+  std::atomic<bool> divergent_{false};
 };
 
 struct Block {
@@ -135,6 +150,8 @@ inline uint32_t popcount(uint32_t bits) { return static_cast<uint32_t>(__builtin
 
 inline uint32_t default_threads() { return emulated::settings().threads; }
 inline uint32_t default_blocks() { return emulated::settings().blocks; }
+inline size_t shared_limit() { return emulated::settings().shared_limit; }
+inline int64_t one_block_items() { return emulated::settings().one_block_items; }
 
 /// Runs the grid and waits for it. `stream` has no meaning here.
 template <typename... Parameters, typename... Arguments>
@@ -144,8 +161,7 @@ void launch(void (*kernel)(Parameters...),
             size_t shared_bytes,
             void* /*stream*/,
             Arguments... arguments) {
-  constexpr size_t kSharedLimit = 48 * 1024;  // what every GPU gives without being asked twice
-  if (blocks == 0 || threads == 0 || threads > 1024 || shared_bytes > kSharedLimit) {
+  if (blocks == 0 || threads == 0 || threads > 1024 || shared_bytes > shared_limit()) {
     throw std::runtime_error("kernel launch refused: " + std::to_string(blocks) + " blocks of " +
                              std::to_string(threads) + " threads, " + std::to_string(shared_bytes) +
                              " bytes shared");
