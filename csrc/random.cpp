@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: MIT
 #include "opreplay/random.h"
 
-#include <ATen/Parallel.h>
 #include <torch/library.h>
 
 #include <limits>
 #include <optional>
 
 #include "kernels/fill_random.h"
+#include "table_builders.h"
 
 namespace opreplay {
 namespace {
-
-void at_parallel_for(int64_t count, int64_t grain, const RangeBody& body) {
-  at::parallel_for(0, count, grain, body);
-}
 
 /// A dtype as its random format; a complex one counts as its two parts.
 std::optional<kernels::RandomFormat> random_format(at::ScalarType type) {
@@ -94,9 +90,7 @@ void check_memory(const at::Tensor& tensor) {
                     " with strides ",
                     tensor.strides(),
                     "; fill a view of its whole storage instead");
-  TORCH_CHECK_NOT_IMPLEMENTED(tensor.is_cpu() || tensor.is_meta(),
-                              "random fill works on cpu here, got device ",
-                              tensor.device());
+  if (!tensor.is_meta()) check_table_device(tensor.device());
 }
 
 void fill_random_op(const at::Tensor& tensor, int64_t seed, int64_t stream) {
@@ -119,12 +113,14 @@ void fill_random(const at::Tensor& tensor, uint64_t seed, uint64_t stream) {
                    "; use fill_random_integers for integers and bool");
   check_memory(tensor);
   if (tensor.is_meta() || tensor.numel() == 0) return;
-  kernels::fill_random(tensor.data_ptr(),
-                       static_cast<int64_t>(tensor.nbytes()),
-                       *format,
-                       seed,
-                       stream,
-                       at_parallel_for);
+  const auto bytes = static_cast<int64_t>(tensor.nbytes());
+  if (tensor.is_cpu()) {
+    kernels::fill_random_cpu(tensor.data_ptr(), bytes, *format, seed, stream, at_parallel_for);
+    return;
+  }
+  const c10::DeviceGuard guard(tensor.device());
+  kernels::fill_random_gpu(
+      tensor.data_ptr(), bytes, *format, seed, stream, current_stream(tensor.device()));
 }
 
 void fill_random_integers(
@@ -149,14 +145,19 @@ void fill_random_integers(
                     ")");
   check_memory(tensor);
   if (tensor.is_meta() || tensor.numel() == 0) return;
-  kernels::fill_random_integers(tensor.data_ptr(),
-                                tensor.numel(),
-                                static_cast<int>(tensor.element_size()),
-                                static_cast<uint64_t>(low),
-                                static_cast<uint64_t>(high) - static_cast<uint64_t>(low),
-                                seed,
-                                stream,
-                                at_parallel_for);
+  void* const data = tensor.data_ptr();
+  const int64_t count = tensor.numel();
+  const auto width = static_cast<int>(tensor.element_size());
+  const auto first = static_cast<uint64_t>(low);
+  const uint64_t range = static_cast<uint64_t>(high) - first;
+  if (tensor.is_cpu()) {
+    kernels::fill_random_integers_cpu(
+        data, count, width, first, range, seed, stream, at_parallel_for);
+    return;
+  }
+  const c10::DeviceGuard guard(tensor.device());
+  kernels::fill_random_integers_gpu(
+      data, count, width, first, range, seed, stream, current_stream(tensor.device()));
 }
 
 }  // namespace opreplay

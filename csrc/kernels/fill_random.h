@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: MIT
+//
+// Random bits for tensors, by position: the same for any number of threads and on any device.
 #pragma once
 
 #include <cstdint>
@@ -21,23 +23,37 @@ enum class RandomFormat {
   kFloat4E2M1Pair,
 };
 
-/// Fills `bytes` bytes, a whole number of elements of the format, aligned to the element.
-void fill_random(void* data,
-                 int64_t bytes,
-                 RandomFormat format,
-                 uint64_t seed,
-                 uint64_t stream,
-                 const ParallelFor& parallel_for);
+/// Fills `bytes` bytes, a whole number of elements of the format.
+void fill_random_cpu(void* data,
+                     int64_t bytes,
+                     RandomFormat format,
+                     uint64_t seed,
+                     uint64_t stream_of_bits,
+                     const ParallelFor& parallel_for);
+void fill_random_gpu(void* data,
+                     int64_t bytes,
+                     RandomFormat format,
+                     uint64_t seed,
+                     uint64_t stream_of_bits,
+                     void* stream);
 
 /// Fills `count` integers of `width` bytes (1, 2, 4 or 8) with low + [0, range). A range of 0
 /// stands for 2^64. Values wrap at the width, so that signed and unsigned types share the kernel.
-void fill_random_integers(void* data,
-                          int64_t count,
-                          int width,
-                          uint64_t low,
-                          uint64_t range,
-                          uint64_t seed,
-                          uint64_t stream,
-                          const ParallelFor& parallel_for);
+void fill_random_integers_cpu(void* data,
+                              int64_t count,
+                              int width,
+                              uint64_t low,
+                              uint64_t range,
+                              uint64_t seed,
+                              uint64_t stream_of_bits,
+                              const ParallelFor& parallel_for);
+void fill_random_integers_gpu(void* data,
+                              int64_t count,
+                              int width,
+                              uint64_t low,
+                              uint64_t range,
+                              uint64_t seed,
+                              uint64_t stream_of_bits,
+                              void* stream);
 
 }  // namespace opreplay::kernels

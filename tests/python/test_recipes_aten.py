@@ -759,6 +759,32 @@ def test_overwritten_tensors_have_a_recipe_that_says_nothing(name):
     assert find_recipe(f"aten::{name}").name.endswith("aten_overwritten.overwritten")
 
 
+SIZES_ALONE = [
+    call("aten::view", self=f32(4), size=(2, 2)),
+    call("aten::slice", "Tensor", self=f32(4), end=2),
+    call("aten::as_strided", self=f32(4), size=(2,), stride=(1,)),
+    call("aten::split", "Tensor", self=f32(4), split_size=2),
+    call("aten::narrow", self=f32(4), dim=0, start=0, length=2),
+    call("aten::expand_as", self=f32(4), other=f32(3, 4)),
+    call("aten::empty_like", self=f32(4)),
+    call("aten::result_type", "Tensor", tensor=f32(4), other=f32(4)),
+]
+
+
+@pytest.mark.parametrize("resolved", SIZES_ALONE, ids=lambda resolved: resolved.op)
+def test_operators_that_read_sizes_alone_fill_nothing(resolved, monkeypatch):
+    def fill(*_):
+        raise AssertionError("a tensor was filled that nobody reads")
+
+    monkeypatch.setattr("opreplay._C.fill_random_", fill)
+    run(resolved, made(resolved))
+
+
+@pytest.mark.parametrize("name", ["reshape", "contiguous", "to", "flatten", "clone"])
+def test_operators_that_may_copy_get_values(name):
+    assert find_recipe(f"aten::{name}") is None
+
+
 def test_every_aten_name_of_a_recipe_is_an_operator_of_torch():
     from opreplay.recipes import list_recipes
 

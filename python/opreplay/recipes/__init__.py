@@ -42,6 +42,7 @@ with registering_as("built-in"):
         aten_sequences,
         aten_sorted,
         aten_sparse,
+        aten_views,
         fbgemm,
         jagged,
         torchvision,

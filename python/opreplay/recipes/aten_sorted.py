@@ -114,7 +114,8 @@ def spdiags(call: RecipeCall) -> str:
 
 @recipe("aten::narrow")
 def narrow(call: RecipeCall) -> str | None:
-    """A start that is a tensor lies within the dimension."""
+    """A start that is a tensor lies within the dimension; nothing else is read."""
+    call.tensor("self").leave_unfilled()
     if not call.has_tensor("start"):
         return None
     end = call.tensor("self").dims[call.value("dim")] - call.value("length") + 1
