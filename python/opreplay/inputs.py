@@ -109,7 +109,11 @@ def make_inputs(
         for name in call.names:
             for tensor in call.present(name):
                 tensor.fill()
-    assumptions = () if recipe is not None else _zeroed_integers(resolved)
+    arguments = tuple(
+        call.replaced.get(argument.name, value)
+        for argument, value in zip(resolved.arguments, arguments, strict=True)
+    )
+    assumptions = call.assumptions if recipe is not None else _zeroed_integers(resolved)
     return Inputs(arguments, assumptions, summary, needed)
 
 
