@@ -19,6 +19,7 @@ from opreplay.resolve.call import ResolvedCall
 from opreplay.resolve.resolver import Resolver
 from opreplay.timing import measure
 from opreplay.trace.call import Reason, RecordedCall, Skipped
+from opreplay.trace.steps import parse_step
 
 __all__ = ["Attempt", "PreparedCall"]
 
@@ -113,10 +114,13 @@ class Attempt:
     def resolve(self, job: RecordedCall | PlannedCall) -> ResolvedCall | Skipped:
         """Finds the operator of a call and checks that it can run here."""
         if isinstance(job, RecordedCall):
-            return self._resolver.resolve(job)
-        if isinstance(job.outcome, Skipped):
+            found, batch = self._resolver.resolve(job), job.batch
+        elif isinstance(job.outcome, Skipped):
             return job.outcome
-        return self._resolver.check(resolved(job.op, job.outcome))
+        else:
+            found = self._resolver.check(resolved(job.op, job.outcome))
+            batch = None if job.step is None else parse_step(job.step)
+        return found if isinstance(found, Skipped) else replace(found, batch=batch)
 
     def prepare(self, call: ResolvedCall) -> PreparedCall | Skipped:
         """Makes the inputs of a call and puts it together."""

@@ -163,7 +163,7 @@ def _allocate(
             tensors[argument.name] = made
         values[argument.name] = value
         arguments.append(value.untyped_storage() if argument.type == "Storage" else value)
-    return RecipeCall(resolved.resolved_op, values, tensors), tuple(arguments)
+    return RecipeCall(resolved.resolved_op, values, tensors, resolved.batch), tuple(arguments)
 
 
 def _value(value: Any, made: list[InputTensor | None], device: str, seed: int) -> Any:

@@ -2,12 +2,14 @@
 
 import gc
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 from made_calls import f32, foreign_call, i32, i64, made, make, tensor
 
 from opreplay.recipes import recipe, remove_recipe
+from opreplay.trace.steps import parse_step
 
 I8 = torch.int8
 BF16 = torch.bfloat16
@@ -48,9 +50,10 @@ def producers():
     library._destroy()
 
 
-def attention(tokens, sequences, *, blocks=64, width=4):
+def attention(tokens, sequences, *, blocks=64, width=4, step=None):
     cache = tensor(BF16, blocks, 2, 32, 64)
-    return foreign_call(
+    batch = None if step is None else parse_step(step)
+    return replace(foreign_call(
         "_C::cpu_attention_with_kv_cache",
         query=tensor(BF16, tokens, 4, 64), key_cache=cache, value_cache=cache,
         output=tensor(BF16, tokens, 4, 64), query_start_loc=i32(sequences + 1),
@@ -58,7 +61,7 @@ def attention(tokens, sequences, *, blocks=64, width=4):
         sliding_window_size=-1, block_table=i32(sequences, width), softcap=0.0,
         scheduler_metadata=tensor(I8, 4448), s_aux=None, dynamic_causal=None,
         k_scale=1.0, v_scale=1.0, kv_cache_dtype="auto",
-    )  # fmt: skip
+    ), batch=batch)  # fmt: skip
 
 
 def assert_blocks_are_valid(table, seq_lens, *, block_size, blocks):
@@ -79,7 +82,7 @@ def test_decode_attention_has_one_query_a_sequence_and_lengths_within_its_table(
     assert inputs.seq_lens.max() == 128
     assert_blocks_are_valid(inputs.block_table, inputs.seq_lens, block_size=32, blocks=64)
     assert "decode of 5 sequences, 5 queries" in inputs._inputs.recipe
-    assert "64 to 128 keys are drawn" in inputs._inputs.assumptions[0]
+    assert "64 to 128 are drawn" in inputs._inputs.assumptions[0]
 
 
 def test_prefill_attention_runs_whole_prompts_that_add_up_to_the_queries(producers):
@@ -105,6 +108,22 @@ def test_metadata_is_made_for_the_very_lengths_and_takes_the_recorded_ones_place
     assert inputs.scheduler_metadata.tolist() == [7] * 96
     assert "made 96 bytes here, 4448 were recorded" in inputs._inputs.assumptions[-1]
     assert "scheduler_metadata from get_scheduler_metadata" in inputs._inputs.recipe
+
+
+def test_a_mixed_step_has_the_annotations_totals_and_decodes_first(producers):
+    step = "execute_42_context_2(sq40sk50sqsq800sqsk1000)_generation_2(sq2sk150sqsq2sqsk150)"
+    inputs = made(attention(42, 5, step=step))
+    assert inputs.query_start_loc.tolist() == [0, 1, 2, 22, 42, 42]
+    assert inputs.seq_lens[:2].sum() == 150
+    assert inputs.seq_lens[2:].tolist() == [30, 20, 0]
+    assert inputs._inputs.recipe.startswith("mixed step of 5 sequences, 42 queries")
+    assert not any("key lengths" in sentence for sentence in inputs._inputs.assumptions)
+
+
+def test_an_annotation_of_another_batch_is_not_used_and_that_is_said(producers):
+    inputs = made(attention(4, 4, step="execute_context_0(0)_generation_9(9)"))
+    assert inputs.query_start_loc.tolist() == [0, 1, 2, 3, 4]
+    assert "does not fit 4 sequences of 4 queries" in inputs._inputs.assumptions[0]
 
 
 def test_prompts_longer_than_the_table_fail_the_recipe(producers):
@@ -154,7 +173,7 @@ def test_metadata_of_an_operator_without_bounds_is_for_decode_and_says_so():
     assert inputs.query_start_loc.tolist() == [0, 1, 2, 3, 4]
     assert inputs.seq_lens.min() >= 512
     assert inputs.seq_lens.max() == 1024
-    assert "512 to 1024 keys are drawn" in inputs._inputs.assumptions[0]
+    assert "512 to 1024 are drawn" in inputs._inputs.assumptions[0]
 
 
 @pytest.mark.parametrize("tokens", [4, 224])

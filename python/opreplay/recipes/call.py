@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from opreplay import _C
+from opreplay.trace.steps import Step
 
 __all__ = ["DefaultFill", "InputTensor", "RecipeCall", "RecipeError", "run_operator"]
 
@@ -256,6 +257,7 @@ class RecipeCall:
         op: str,
         values: Mapping[str, Any],
         tensors: Mapping[str, Sequence[InputTensor | None]],
+        batch: Step | None = None,
     ) -> None:
         """Takes what was materialised.
 
@@ -263,9 +265,12 @@ class RecipeCall:
             op: Name of the operator that runs.
             values: The value of every argument, in schema order.
             tensors: The elements of every argument that is a tensor or a list with tensors.
+            batch: What the engine wrote about the step of the call.
         """
         self.op = op
         """Name of the operator that runs, without overload."""
+        self.batch = batch
+        """What the engine wrote about the step of the call; None where it wrote nothing."""
         self._values = dict(values)
         self._tensors = dict(tensors)
         self._replaced: dict[str, torch.Tensor] = {}

@@ -85,7 +85,7 @@ def cpu_attention(call: RecipeCall) -> str:
 def scheduler_metadata(call: RecipeCall) -> str:
     """Lengths for every sequence; the operator has no argument that bounds them."""
     sequences = call.tensor("seq_lens").numel
-    batch = choose_batch(call, sequences, sequences, longest=UNBOUNDED_LENGTH)
+    batch = choose_batch(call, sequences, None, longest=UNBOUNDED_LENGTH)
     _write(call, batch)
     return str(batch)
 
@@ -102,7 +102,10 @@ def compute_slot_mapping(call: RecipeCall) -> str:
     block_size = call.value("block_size")
     batch = choose_batch(call, sequences, positions.numel, longest=width * block_size)
     call.tensor("query_start_loc").write(block.query_start_loc(batch.query_lens))
-    positions.write(block.positions(batch.seq_lens, batch.query_lens, dtype=positions.dtype))
+    made = block.positions(
+        batch.seq_lens, batch.query_lens, total=positions.numel, dtype=positions.dtype
+    )
+    positions.write(made)
     table.write_distinct(rows * width)
     return f"{batch}; blocks distinct in [0, {rows * width})"
 
