@@ -110,21 +110,6 @@ def compute_slot_mapping(call: RecipeCall) -> str:
     return f"{batch}; blocks distinct in [0, {rows * width})"
 
 
-@recipe("_C::cpu_attn_reshape_and_cache")
-def reshape_and_cache(call: RecipeCall) -> str:
-    """Slots of the cache, none twice; prompts fill theirs in order."""
-    blocks, _, block_size, _ = call.tensor("key_cache").dims
-    slots = call.tensor("slot_mapping")
-    used = -(-slots.numel // block_size)
-    if used > blocks:
-        raise RecipeError(f"{slots.numel} tokens for a cache of {blocks * block_size} slots")
-    length = torch.tensor([slots.numel], dtype=torch.int32)
-    table = block.block_table(length, block_size, blocks, width=used)
-    made = block.slot_mapping(table.table, length, length, block_size, dtype=slots.dtype)
-    slots.write(made)
-    return f"{slots.numel} slots distinct in [0, {blocks * block_size})"
-
-
 def _write(call: RecipeCall, batch: Batch) -> None:
     call.tensor("seq_lens").write(batch.seq_lens)
     call.tensor("query_start_loc").write(block.query_start_loc(batch.query_lens))
