@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from opreplay import _C
+from opreplay.recipes.parameters import ParameterValue
 from opreplay.trace.steps import Step
 
 __all__ = ["DefaultFill", "InputTensor", "RecipeCall", "RecipeError", "run_operator"]
@@ -258,6 +259,7 @@ class RecipeCall:
         values: Mapping[str, Any],
         tensors: Mapping[str, Sequence[InputTensor | None]],
         batch: Step | None = None,
+        parameters: Mapping[str, ParameterValue] | None = None,
     ) -> None:
         """Takes what was materialised.
 
@@ -266,11 +268,13 @@ class RecipeCall:
             values: The value of every argument, in schema order.
             tensors: The elements of every argument that is a tensor or a list with tensors.
             batch: What the engine wrote about the step of the call.
+            parameters: Values of the parameters that the recipe declares.
         """
         self.op = op
         """Name of the operator that runs, without overload."""
         self.batch = batch
         """What the engine wrote about the step of the call; None where it wrote nothing."""
+        self._parameters = parameters or {}
         self._values = dict(values)
         self._tensors = dict(tensors)
         self._replaced: dict[str, torch.Tensor] = {}
@@ -285,6 +289,10 @@ class RecipeCall:
     def assumptions(self) -> tuple[str, ...]:
         """Each guess of the recipe, one sentence each."""
         return tuple(self._assumptions)
+
+    def parameter(self, name: str) -> ParameterValue:
+        """Returns the value of a parameter that the recipe declares."""
+        return self._parameters[name]
 
     def assume(self, sentence: str) -> None:
         """Tells the user of a guess that the trace does not confirm."""
