@@ -22,6 +22,7 @@ from opreplay.stat import Stat, Timing, TimingOptions
 from opreplay.trace import CallGroup, RecordedCall, Skipped, Trace, TraceError, read_trace
 
 if TYPE_CHECKING:
+    from opreplay.recorder import record
     from opreplay.timing import do_bench, time_call, time_callable
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "prepare",
     "read_plan",
     "read_trace",
+    "record",
     "register_namespace",
     "replay",
     "resolve",
@@ -61,6 +63,8 @@ def __getattr__(name: str) -> Any:
         return _load_extension()
     if name in _OF_TIMING:
         return getattr(importlib.import_module("opreplay.timing"), name)
+    if name == "record":
+        return importlib.import_module("opreplay.recorder").record
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

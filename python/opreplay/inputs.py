@@ -91,7 +91,7 @@ def make_inputs(
         The inputs; Skipped with ``over_memory_budget``, ``recipe_failed``, or
         ``backend_missing`` where the device has no tensors of a dtype.
     """
-    needed = sum(storage_bytes(spec) for _, spec in _tensor_specs(resolved))
+    needed = _needed_bytes(resolved)
     if needed * (1 + copies) > memory_budget:
         return _over_budget(needed, copies, memory_budget)
     recipe = find_recipe(resolved.resolved_op)
@@ -128,6 +128,49 @@ def storage_bytes(spec: TensorSpec) -> int:
     return spec.storage_numel * spec.dtype.itemsize
 
 
+def _needed_bytes(resolved: ResolvedCall) -> int:
+    """Bytes of all storages; one that several tensors share counts once."""
+    alone = 0
+    shared: dict[tuple[int, torch.dtype], int] = {}
+    for _, spec in _tensor_specs(resolved):
+        if (key := _shared_key(spec)) is None:
+            alone += storage_bytes(spec)
+        else:
+            shared[key] = max(shared.get(key, 0), storage_bytes(spec))
+    return alone + sum(shared.values())
+
+
+def _shared_key(spec: TensorSpec) -> tuple[int, torch.dtype] | None:
+    """What tensors on one storage have in common.
+
+    Tensors of several dtypes on one storage get one each: values of one are none of the other.
+    """
+    if spec.storage is None or spec.dtype in _QUANTIZED:
+        return None
+    return spec.storage[0], spec.dtype
+
+
+class _SharedStorages:
+    """Storages that several tensors of a call share, each made once per device."""
+
+    def __init__(self, resolved: ResolvedCall) -> None:
+        self._numel: dict[tuple[int, torch.dtype], int] = {}
+        self._made: dict[tuple[int, torch.dtype, str], torch.Tensor] = {}
+        for _, spec in _tensor_specs(resolved):
+            if (key := _shared_key(spec)) is not None:
+                self._numel[key] = max(self._numel.get(key, 0), spec.storage_numel)
+
+    def elements(self, spec: TensorSpec, device: str) -> torch.Tensor | None:
+        """The storage that a tensor shares, in one dimension; None if it has its own."""
+        key = _shared_key(spec)
+        if key is None:
+            return None
+        if (*key, device) not in self._made:
+            numel, dtype = self._numel[key], spec.dtype
+            self._made[(*key, device)] = torch.empty(numel, dtype=dtype, device=device)
+        return self._made[(*key, device)]
+
+
 def _tensor_specs(resolved: ResolvedCall) -> Iterator[tuple[Argument, TensorSpec]]:
     for argument in resolved.arguments:
         values = argument.value if isinstance(argument.value, tuple) else (argument.value,)
@@ -148,12 +191,14 @@ def _allocate(
     tensors: dict[str, list[InputTensor | None]] = {}
     arguments: list[Any] = []
     aten = resolved.resolved_op.startswith("aten::")
+    shared = _SharedStorages(resolved)
     for place, argument in enumerate(resolved.arguments):
         on_cpu = recipe is not None and argument.name in recipe.cpu
         where = "cpu" if on_cpu else device
         made = [
             _empty(
                 element,
+                storage=shared.elements(element, where),
                 device=where,
                 seed=seed,
                 stream=(place << 40) | (item << 8),
@@ -198,11 +243,18 @@ def _torch_value(value: TorchValue, device: str, seed: int) -> Any:
 
 
 def _empty(
-    spec: TensorSpec, *, device: str, seed: int, stream: int, default: DefaultFill
+    spec: TensorSpec,
+    *,
+    storage: torch.Tensor | None,
+    device: str,
+    seed: int,
+    stream: int,
+    default: DefaultFill,
 ) -> InputTensor:
     """Makes a tensor with its exact dims, strides and storage, no view of another tensor.
 
-    A view would do for most operators, yet `detach_` and `set_` refuse one.
+    A view would do for most operators, yet `detach_` and `set_` refuse one. `storage` is the one
+    that the tensor shares, in one dimension.
     """
     with warnings.catch_warnings():
         # torch warns that complex32 is experimental and that quantized dtypes will go; the trace
@@ -215,10 +267,11 @@ def _empty(
             )
             value = make([0], scale=1 / 128, zero_point=0, dtype=spec.dtype, device=device)
         else:
-            storage = torch.empty(spec.storage_numel, dtype=spec.dtype, device=device)
+            if storage is None:
+                storage = torch.empty(spec.storage_numel, dtype=spec.dtype, device=device)
             value = torch.empty(0, dtype=spec.dtype, device=device)
     memory = storage.untyped_storage()
-    value.set_(memory, 0, spec.dims, spec.strides)
+    value.set_(memory, spec.storage[1] if spec.storage else 0, spec.dims, spec.strides)
     filled_as = _FILLED_AS.get(spec.dtype)
     elements = storage
     if filled_as is not None:

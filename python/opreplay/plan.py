@@ -38,6 +38,8 @@ class PlannedTensor:
     """Strides in elements."""
     storage_numel: int
     """Elements that the storage must hold."""
+    storage: tuple[int, int] | None = None
+    """Number of a storage that tensors of the call share, and the offset in it [elements]."""
 
 
 PlannedValue = (
@@ -223,7 +225,7 @@ def resolved(op: str, operator: PlannedOperator) -> ResolvedCall:
 def _planned_value(value: Value) -> PlannedValue:
     if isinstance(value, TensorSpec):
         dtype = str(value.dtype).removeprefix("torch.")
-        return PlannedTensor(dtype, value.dims, value.strides, value.storage_numel)
+        return PlannedTensor(dtype, value.dims, value.strides, value.storage_numel, value.storage)
     if isinstance(value, tuple):
         return tuple(_planned_value(element) for element in value)
     return value
@@ -236,7 +238,7 @@ def _value(value: PlannedValue) -> Value:
         dtype = getattr(torch, value.dtype, None)
         if not isinstance(dtype, torch.dtype):
             raise ValueError(f"torch {torch.__version__} has no dtype {value.dtype!r}")
-        return TensorSpec(dtype, value.dims, value.strides, value.storage_numel)
+        return TensorSpec(dtype, value.dims, value.strides, value.storage_numel, value.storage)
     if isinstance(value, tuple):
         return tuple(_value(element) for element in value)
     return value

@@ -131,6 +131,7 @@ def _value_fields(value: PlannedValue) -> Any:
                 "dims": list(value.dims),
                 "strides": list(value.strides),
                 "storage_numel": value.storage_numel,
+                **({} if value.storage is None else {"storage": list(value.storage)}),
             }
         }
     if isinstance(value, TorchValue):
@@ -290,10 +291,21 @@ def _read_tensor(node: _Node) -> PlannedTensor:
         dims=node.field("dims", lambda dims: dims.each(_Node.count)),
         strides=node.field("strides", lambda strides: strides.each(_Node.count)),
         storage_numel=node.field("storage_numel", _Node.count),
+        storage=_read_storage(node),
     )
     if len(tensor.dims) != len(tensor.strides):
         raise node.error("as many strides as dims")
     return tensor
+
+
+def _read_storage(node: _Node) -> tuple[int, int] | None:
+    """Reads the storage that a tensor shares; a tensor with its own has no such field."""
+    if not isinstance(node.value, dict) or "storage" not in node.value:
+        return None
+    place = node.field("storage", lambda storage: storage.each(_Node.count))
+    if len(place) != 2:
+        raise node.error("a storage's number and an offset")
+    return place[0], place[1]
 
 
 def _read_torch(node: _Node) -> TorchValue:

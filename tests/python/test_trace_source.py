@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from kineto_events import SHARED_TRACES, event, write
+from kineto_events import event, write
 
 from opreplay.trace import TraceError, read_trace
 from opreplay.trace.source import read_pieces
@@ -161,11 +161,6 @@ def test_a_json_object_without_events_names_its_keys(tmp_path):
     assert "without traceEvents (keys: bias, weights)" in failure_of(path)
 
 
-def test_an_execution_trace_is_named_with_its_schema(tmp_path):
-    path = write(tmp_path / "et.json", {"schema": "1.1.1-chakra.0.0.4", "nodes": []})
-    assert "an Execution Trace (schema 1.1.1-chakra.0.0.4)" in failure_of(path)
-
-
 @pytest.mark.parametrize("document", [{"traceEvents": []}, []], ids=["object", "list"])
 def test_a_trace_without_events_is_refused(tmp_path, document):
     assert "the trace holds no event" in failure_of(write(tmp_path / "empty.json", document))
@@ -205,9 +200,3 @@ def test_a_file_without_permission_is_refused(tmp_path):
     path = write(tmp_path / "secret.json", DOCUMENT)
     path.chmod(0)
     assert "Permission denied" in failure_of(path)
-
-
-@pytest.mark.skipif(not SHARED_TRACES.is_dir(), reason="no shared traces")
-@pytest.mark.parametrize("name", ["param__et-gpt2-1.1.0", "param__et-resnet-1gpu-1.1.1"])
-def test_shared_execution_traces_are_named(name):
-    assert "an Execution Trace" in failure_of(SHARED_TRACES / f"{name}.json.gz")

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from opreplay.report.reading import read_shown
-from opreplay.trace import LEVELS, CallGroup, Trace
+from opreplay.trace import LEVELS, CallGroup, RecordedArgument, Trace
 from opreplay.trace.breakdown import Breakdown, Cause, break_down
 
 __all__ = ["add_arguments", "add_selection", "inspect_command", "inspection", "print_inspection"]
@@ -115,7 +115,9 @@ def _group_object(group: CallGroup) -> dict[str, Any]:
         "signature": group.signature,
         "count": group.count,
         "step": call.step,
-        "arguments": None if call.arguments is None else [asdict(a) for a in call.arguments],
+        "arguments": None
+        if call.arguments is None
+        else [_argument_object(a) for a in call.arguments],
         "recorded_us": {
             "host": asdict(group.host),
             "device": None if group.device is None else asdict(group.device),
@@ -124,6 +126,15 @@ def _group_object(group: CallGroup) -> dict[str, Any]:
         "kernels_recorded": [{"name": name, "count": count} for name, count in group.kernels],
         "unrecorded": group.unrecorded,
     }
+
+
+def _argument_object(argument: RecordedArgument) -> dict[str, Any]:
+    """Returns the fields of an argument; those that only Execution Traces have, where they do."""
+    fields = asdict(argument)
+    for name in ("storage", "elements"):
+        if fields[name] is None:
+            del fields[name]
+    return fields
 
 
 def _thread_count(trace: Trace) -> int:

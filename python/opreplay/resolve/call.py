@@ -25,6 +25,9 @@ class TensorSpec:
     """Strides in elements; may be zero or overlap."""
     storage_numel: int
     """Elements that the storage must hold, at least what dims and strides reach."""
+    storage: tuple[int, int] | None = None
+    """Number within the call of a storage that several tensors share, and the tensor's offset in
+    it [elements]; None for a storage of its own."""
 
 
 @dataclass(frozen=True, slots=True)

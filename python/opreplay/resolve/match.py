@@ -169,8 +169,12 @@ class _Reader:
 
     def read(self, parameter: Parameter, item: RecordedArgument) -> Value:
         """Reads one input as the schema's parameter."""
-        if item.type == "":
+        if item.type == "None" and parameter.optional:
+            return None
+        if item.type in ("", "None"):
             return self._untold(parameter, item)
+        if item.type in ("Device", "String"):
+            return _device_or_string(parameter, item)
         if item.type in ("TensorList", "GenericList", "ScalarList"):
             if not parameter.is_list:
                 raise _Misfit(f"a {item.type} was recorded")
@@ -189,8 +193,12 @@ class _Reader:
 
     def untyped(self, item: RecordedArgument) -> Value:
         """Reads one input by what was recorded alone."""
-        if item.type == "":
+        if item.type in ("", "None"):
             return None
+        if item.type == "Device":
+            return TorchValue("device", "")
+        if item.type == "String":
+            return item.value
         if item.type == "TensorList":
             return self._tensor_list("it", item)
         if item.type == "ScalarList" or _is_scalar(item):
@@ -221,8 +229,8 @@ class _Reader:
         if item.strides is None or (dims and len(item.strides) != len(dims)):
             if any(d > 1 for d in dims):
                 self._assume_contiguous()
-            return tensor_spec(dtype, dims, None)
-        return tensor_spec(dtype, dims, _flat(item.strides))
+            return _placed(tensor_spec(dtype, dims, None), item.storage)
+        return _placed(tensor_spec(dtype, dims, _flat(item.strides)), item.storage)
 
     def _assume_contiguous(self) -> None:
         sentence = "strides were not recorded, tensors are taken as contiguous"
@@ -336,11 +344,13 @@ class _Reader:
                 f"drops the shapes of more than {_MOST_LIST_ENTRIES} tensors, and of all lists "
                 "before torch 2.2",
             )
-        dtype, source = self._neighbour_dtype()
-        self.assume(f"{what}: the dtype of list elements is not recorded, {source}")
+        dtypes = self._element_dtypes(what, item)
         strides = item.strides or ()
-        specs = []
-        for index, dims in enumerate(item.dims):
+        specs: list[TensorSpec | None] = []
+        for index, (dims, dtype) in enumerate(zip(item.dims, dtypes, strict=True)):
+            if dtype is None:
+                specs.append(None)
+                continue
             if not isinstance(dims, tuple):
                 raise _Lost("argument_lost", f"{what}: its shapes are not a list of shapes")
             steps = strides[index] if index < len(strides) else None
@@ -350,6 +360,18 @@ class _Reader:
                 steps = None
             specs.append(tensor_spec(dtype, dims, steps))
         return tuple(specs)
+
+    def _element_dtypes(self, what: str, item: RecordedArgument) -> list[torch.dtype | None]:
+        """The dtype of each tensor of a list; None for one that is undefined."""
+        if item.elements is None:
+            dtype, source = self._neighbour_dtype()
+            self.assume(f"{what}: the dtype of list elements is not recorded, {source}")
+            return [dtype] * len(item.dims)
+        dtypes = [dtype_of_name(name) for name in item.elements]
+        for name, found in zip(item.elements, dtypes, strict=True):
+            if found is None and name != "None":
+                raise _Lost("argument_lost", f"{what}: element type {name!r} is unknown")
+        return dtypes
 
     def _neighbour_dtype(self) -> tuple[torch.dtype, str]:
         import torch
@@ -373,6 +395,20 @@ def tensor_spec(
         strides = tuple(reversed(steps))
     numel = 0 if 0 in dims else 1 + sum((d - 1) * s for d, s in zip(dims, strides, strict=True))
     return TensorSpec(dtype, dims, strides, numel)
+
+
+def _placed(spec: TensorSpec, storage: tuple[int, int] | None) -> TensorSpec:
+    """The tensor at its place in a storage that it shares."""
+    if storage is None:
+        return spec
+    return replace(spec, storage_numel=spec.storage_numel + storage[1], storage=storage)
+
+
+def _device_or_string(parameter: Parameter, item: RecordedArgument) -> Value:
+    kind = {"Device": "Device", "String": "str"}[item.type]
+    if parameter.kind != kind or parameter.is_list:
+        raise _Misfit(f"a {item.type} was recorded")
+    return TorchValue("device", "") if kind == "Device" else item.value
 
 
 def _read_wrapped_numbers(arguments: list[Argument], reader: _Reader) -> None:

@@ -190,7 +190,8 @@ class Resolver:
 
         matches: list[Match] = []
         rejected: list[tuple[str, str]] = []
-        for operator, parameters in overloads:
+        named = [entry for entry in overloads if entry[0].overload == call.overload]
+        for operator, parameters in named or overloads:
             found = fit(operator, parameters, recorded, text_of)
             if isinstance(found, str):
                 rejected.append((operator.schema, found))

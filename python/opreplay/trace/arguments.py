@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from opreplay.trace.call import Dims, RecordedArgument
+from opreplay.trace.execution_arguments import read_execution_arguments
 
-__all__ = ["read_arguments", "unrecorded_sentence"]
+__all__ = ["overload_of", "read_arguments", "unrecorded_sentence"]
 
 _TYPES = "Input type"
 _DIMS = "Input Dims"
@@ -24,6 +25,8 @@ def read_arguments(event: Mapping[str, Any]) -> tuple[RecordedArgument, ...] | N
     profiler writes for a value that it drops.
     """
     fields = _fields(event)
+    if "execution_inputs" in fields:
+        return read_execution_arguments(fields["execution_inputs"])
     types, dims = _list(fields, _TYPES), _list(fields, _DIMS)
     if types is None or dims is None:
         return None
@@ -55,6 +58,8 @@ def unrecorded_sentence(event: Mapping[str, Any]) -> str | None:
     if read_arguments(event) is not None:
         return None
     fields = _fields(event)
+    if "execution_inputs" in fields:
+        return "the Execution Trace's values, shapes and types of this call do not fit together"
     if _list(fields, _TYPES) is not None and _list(fields, _DIMS) is not None:
         return "the trace's sizes or strides of this call are no lists of integers"
     if isinstance(fields.get(_OLD_DIMS), list) or _list(fields, _DIMS) is not None:
@@ -66,6 +71,12 @@ def unrecorded_sentence(event: Mapping[str, Any]) -> str | None:
         "the trace records no types and no dims for this call; record it with "
         "torch.profiler.profile(record_shapes=True)"
     )
+
+
+def overload_of(event: Mapping[str, Any]) -> str | None:
+    """Returns the overload that an Execution Trace names; None for other traces."""
+    overload = _fields(event).get("overload")
+    return overload if isinstance(overload, str) else None
 
 
 def _fields(event: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -70,6 +70,12 @@ class RecordedArgument:
     """Strides in elements, shaped like ``dims``; None where the trace records no strides."""
     value: str | None
     """Text of a scalar or scalar list; ``""`` if dropped; None where no values are recorded."""
+    storage: tuple[int, int] | None = None
+    """Number within the call of a storage that several tensors share, and the tensor's offset in
+    it [elements]; None for a tensor that has its own, or where the trace doesn't say."""
+    elements: tuple[str, ...] | None = None
+    """Type name of each element of a ``TensorList``, ``"None"`` for an undefined one; None where
+    the trace records none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +112,8 @@ class RecordedCall:
     """True if the call ran while a GPU graph was being captured."""
     batch: Step | None = None
     """What the engine wrote about the batch of the step; None where it wrote nothing."""
+    overload: str | None = None
+    """Name of the overload, ``""`` for the default one; None where the trace doesn't say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +162,16 @@ class Skipped:
 
 def signature_of(name: str, arguments: tuple[RecordedArgument, ...] | None) -> str:
     """Returns 16 hex digits that name a call by operator, types, dims, strides and values."""
-    fields = (
-        None if arguments is None else [[a.type, a.dims, a.strides, a.value] for a in arguments]
-    )
+    fields = None if arguments is None else [_fields(argument) for argument in arguments]
     try:
         text = orjson.dumps([name, fields])
     except TypeError:  # lone surrogates, or integers over 64 bits
         text = json.dumps([name, fields], separators=(",", ":")).encode()
     return hashlib.sha256(text).hexdigest()[:16]
+
+
+def _fields(argument: RecordedArgument) -> list[object]:
+    fields: list[object] = [argument.type, argument.dims, argument.strides, argument.value]
+    if argument.storage is not None or argument.elements is not None:
+        fields += [argument.storage, argument.elements]
+    return fields

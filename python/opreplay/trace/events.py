@@ -90,6 +90,8 @@ class Lanes:
     """Ranges that the user or the engine named."""
     threads: tuple[str, ...]
     """Thread ids as text; the same id in two processes stands twice."""
+    untimed: bool = False
+    """True for an Execution Trace: times only tell order and nesting."""
 
 
 def name_of(event: Mapping[str, Any]) -> str:

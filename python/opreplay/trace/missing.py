@@ -35,6 +35,12 @@ def missing_sentences(
         )
     known = [argument for arguments in calls if arguments is not None for argument in arguments]
     sentences = []
+    if lanes.untimed:
+        sentences.append(
+            "The trace is an Execution Trace, which holds no times: recorded times are 0, and "
+            "start times only tell the order; for times record with torch.profiler and "
+            "export_chrome_trace."
+        )
     if all(arguments is None for arguments in calls):
         sentences.append(
             "The trace records no types or no dims of inputs; "

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from opreplay.trace.arguments import read_arguments, unrecorded_sentence
+from opreplay.trace.arguments import overload_of, read_arguments, unrecorded_sentence
 from opreplay.trace.call import CallGroup, RecordedArgument, RecordedCall, signature_of
 from opreplay.trace.collector import collector_paused
 from opreplay.trace.events import NO_ID, IdArray, name_of
@@ -29,7 +29,7 @@ __all__ = ["Trace", "read_trace"]
 
 
 def read_trace(path: str | Path, *, progress: Progress | None = None) -> Trace:
-    """Reads a Kineto trace: a JSON file, plain or gzip, a pipe, or ``"-"`` for standard input.
+    """Reads a Kineto or Execution Trace: JSON, plain or gzip, a pipe, or ``"-"`` for stdin.
 
     Args:
         path: The file.
@@ -229,6 +229,7 @@ class Trace:
                 device_self_us=device_self if len(events) else None,
                 in_graph=in_graph,
                 batch=None if step_row == NOTHING else self._batches.get(step_row),
+                overload=overload_of(ops.examples[distinct]),
             )
 
     def _kernel_names(self, events: IdArray, names: list[str]) -> tuple[str, ...]:

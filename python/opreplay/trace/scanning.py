@@ -9,6 +9,7 @@ from typing import Any
 from opreplay._scan import Scanner
 from opreplay.trace.errors import TraceError
 from opreplay.trace.events import Events, Lanes
+from opreplay.trace.execution_trace import read_execution_trace
 from opreplay.trace.loose_json import parse_object
 
 __all__ = ["new_scanner", "scan_lanes"]
@@ -64,14 +65,21 @@ def scan_lanes(path: str | Path, pieces: Iterable[bytes]) -> Lanes:
             for offset, text in scanner.take_examples(lane):
                 parsed.append(parse_object(path, offset, text))
 
+    unclaimed: list[bytes] = []  # what precedes the events; an Execution Trace as a whole
     for piece in pieces:
         scanner.feed(piece)
+        if scanner.has_records:
+            unclaimed.clear()
+        else:
+            unclaimed.append(piece)
         # As they come up: the next piece is being unpacked meanwhile.
         parse_examples()
     status, offset, found = scanner.finish()
     parse_examples()
     if status != "complete":
         raise _refusal(path, status, offset, found)
+    if not scanner.has_records and b"nodes" in scanner.keys:
+        return read_execution_trace(path, b"".join(unclaimed))
     if not scanner.has_records:
         raise TraceError(f"{path}: byte 0: {_describe(scanner)}")
     if not scanner.record_count:
@@ -146,11 +154,6 @@ def _refusal(path: str | Path, status: str, offset: int, found: bytes) -> TraceE
 
 def _describe(scanner: Scanner) -> str:
     keys = {_text(key) for key in scanner.keys}
-    if "nodes" in keys:
-        return (
-            f"found an Execution Trace (schema {_text(scanner.label) or 'unknown'}), which is not "
-            "read yet; record the run with torch.profiler and export_chrome_trace"
-        )
     some = ", ".join(sorted(keys)[:5]) or "none"
     return f"found a JSON object without traceEvents (keys: {some}); {_REMEDY}"
 

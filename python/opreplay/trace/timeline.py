@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -57,6 +57,7 @@ def build_timeline(unsorted: Lanes) -> Timeline:
         gpu=unsorted.gpu,
         annotation=unsorted.annotation,
         threads=unsorted.threads,
+        untimed=unsorted.untimed,
     )
     tree = nest(ops)
     launches = link(lanes, tree)
@@ -68,7 +69,7 @@ def build_timeline(unsorted: Lanes) -> Timeline:
     before = np.concatenate([[0], np.cumsum(is_operator)])
     rows = np.arange(len(ops))
     annotations = with_profiler_steps(lanes)
-    return Timeline(
+    timeline = Timeline(
         lanes=lanes,
         tree=tree,
         kinds=kinds,
@@ -82,6 +83,14 @@ def build_timeline(unsorted: Lanes) -> Timeline:
         annotations=annotations,
         step=enclosing_annotations(ops, annotations),
     )
+    return _without_durations(timeline) if lanes.untimed else timeline
+
+
+def _without_durations(timeline: Timeline) -> Timeline:
+    """Sets every duration to 0: the clock that nested the operators measured no time."""
+    none = np.zeros(len(timeline.lanes.op))
+    ops = replace(timeline.lanes.op, duration=none)
+    return replace(timeline, lanes=replace(timeline.lanes, op=ops), host_self=none)
 
 
 def _is_triton(example: object) -> bool:
