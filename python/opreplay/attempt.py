@@ -15,10 +15,13 @@ from opreplay.inputs import Inputs, default_memory_budget, make_inputs
 from opreplay.options import ReplayOptions
 from opreplay.outcome import Outcome
 from opreplay.plan import PlannedCall, resolved
+from opreplay.recipes import list_recipes
+from opreplay.recipes.parameters import read_parameters
 from opreplay.resolve.call import ResolvedCall
 from opreplay.resolve.resolver import Resolver
 from opreplay.timing import measure
 from opreplay.trace.call import Reason, RecordedCall, Skipped
+from opreplay.trace.steps import parse_step
 
 __all__ = ["Attempt", "PreparedCall"]
 
@@ -64,12 +67,15 @@ class Attempt:
 
         Raises:
             ImportError: A module of `options.imports` cannot be imported.
+            ValueError: No recipe declares a parameter, or its value is malformed.
         """
         self._options = options
         self._device = device
         self._resolver = resolver or Resolver(
             imports=options.imports, allow_mismatch=options.allow_mismatch, device=device
         )
+        known = [parameter for one in list_recipes() for parameter in one.parameters]
+        read_parameters(known, options.recipe_parameters)
 
     def __call__(self, job: RecordedCall | PlannedCall, started: Callable[[], None]) -> Outcome:
         """Takes a call as far as it goes.
@@ -113,16 +119,23 @@ class Attempt:
     def resolve(self, job: RecordedCall | PlannedCall) -> ResolvedCall | Skipped:
         """Finds the operator of a call and checks that it can run here."""
         if isinstance(job, RecordedCall):
-            return self._resolver.resolve(job)
-        if isinstance(job.outcome, Skipped):
+            found, batch = self._resolver.resolve(job), job.batch
+        elif isinstance(job.outcome, Skipped):
             return job.outcome
-        return self._resolver.check(resolved(job.op, job.outcome))
+        else:
+            found = self._resolver.check(resolved(job.op, job.outcome))
+            batch = None if job.step is None else parse_step(job.step)
+        return found if isinstance(found, Skipped) else replace(found, batch=batch)
 
     def prepare(self, call: ResolvedCall) -> PreparedCall | Skipped:
         """Makes the inputs of a call and puts it together."""
         budget = self._options.memory_budget or default_memory_budget(self._device)
         inputs = make_inputs(
-            call, device=self._device, seed=self._options.seed, memory_budget=budget
+            call,
+            device=self._device,
+            seed=self._options.seed,
+            memory_budget=budget,
+            parameters=self._options.recipe_parameters,
         )
         if isinstance(inputs, Skipped):
             return inputs

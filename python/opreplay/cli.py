@@ -118,6 +118,8 @@ def _parser() -> argparse.ArgumentParser:
     tables = add("tables", table_command.main, "build a block table or a MoE routing table")
     table_command.add_arguments(tables)
 
+    add("recipes", _recipes, "list the recipes, their operators and parameters")
+
     env = add("env", _env, "print the environment block that every result carries")
     env.add_argument("--device", metavar="DEV", help="default: the accelerator, else cpu")
     return parser
@@ -152,6 +154,10 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--device", metavar="DEV", help="default: the accelerator, else cpu")
     group.add_argument("--seed", type=int, default=0, help="of all inputs (default: 0)")
     group.add_argument(
+        "--recipe", type=_setting, action="append", default=[], metavar="NAME=VALUE",
+        help="parameter of a recipe, as 'opreplay recipes' lists them; repeatable",
+    )  # fmt: skip
+    group.add_argument(
         "--time", type=_positive, default=TimingOptions().time_s, metavar="SECONDS",
         help="limit for warm-up and samples of one call (default: %(default)s)",
     )  # fmt: skip
@@ -176,6 +182,13 @@ def _add_results(parser: argparse.ArgumentParser) -> None:
         "--strict", action="store_true", help="take assumptions for failures; exit 1 on failures"
     )
     group.add_argument("--stop-on-error", action="store_true", help="end after the first failure")
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not (name and separator):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
 
 
 def _positive(text: str) -> float:
@@ -227,6 +240,7 @@ def _replay_options(options: argparse.Namespace) -> ReplayOptions:
         device=options.device,
         seed=options.seed,
         memory_budget=options.memory_budget,
+        recipe_parameters=dict(options.recipe),
         timing=TimingOptions(time_s=options.time, grad=options.grad, raw=options.raw),
         threads=options.threads,
         imports=tuple(options.imports),
@@ -236,6 +250,17 @@ def _replay_options(options: argparse.Namespace) -> ReplayOptions:
         isolation=not options.no_isolation,
         timeout_s=options.timeout,
     )
+
+
+def _recipes(options: argparse.Namespace) -> int:
+    from opreplay.recipes import list_recipes
+
+    for one in list_recipes():
+        print(f"{one.name} ({one.origin}): {', '.join(one.ops)}")
+        for parameter in one.parameters:
+            choices = f"; one of {', '.join(parameter.choices)}" if parameter.choices else ""
+            print(f"    {parameter.name}={parameter.default} [{parameter.unit}{choices}]")
+    return 0
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 
 from opreplay.memory import default_memory_budget, free_memory
 from opreplay.recipes import DefaultFill, InputTensor, Recipe, RecipeCall, RecipeError, find_recipe
+from opreplay.recipes.parameters import read_parameters
 from opreplay.resolve.call import Argument, ResolvedCall, TensorSpec, TorchValue
 from opreplay.trace.call import Skipped
 
@@ -68,6 +69,7 @@ def make_inputs(
     seed: int,
     memory_budget: int,
     copies: int = 0,
+    parameters: Mapping[str, str] | None = None,
 ) -> Inputs | Skipped:
     """Allocates and fills the arguments of a call.
 
@@ -83,6 +85,7 @@ def make_inputs(
         seed: Every bit depends on this and on the argument's place in the call, nothing else.
         memory_budget: Bytes that all storages and their copies may take.
         copies: How many copies of all storages will be made besides.
+        parameters: What the user set for recipes, by name; names of other recipes are passed over.
 
     Returns:
         The inputs; Skipped with ``over_memory_budget``, ``recipe_failed``, or
@@ -97,7 +100,7 @@ def make_inputs(
     # Inference tensors could not take part in a run that records autograd.
     with torch.inference_mode(mode=False), torch.no_grad():
         try:
-            call, arguments = _allocate(resolved, recipe, device, seed)
+            call, arguments = _allocate(resolved, recipe, device, seed, parameters or {})
         except TypeError as error:
             return Skipped("backend_missing", f"{device} cannot hold an argument: {error}")
         summary = None
@@ -109,7 +112,11 @@ def make_inputs(
         for name in call.names:
             for tensor in call.present(name):
                 tensor.fill()
-    assumptions = () if recipe is not None else _zeroed_integers(resolved)
+    arguments = tuple(
+        call.replaced.get(argument.name, value)
+        for argument, value in zip(resolved.arguments, arguments, strict=True)
+    )
+    assumptions = call.assumptions if recipe is not None else _zeroed_integers(resolved)
     return Inputs(arguments, assumptions, summary, needed)
 
 
@@ -130,7 +137,11 @@ def _tensor_specs(resolved: ResolvedCall) -> Iterator[tuple[Argument, TensorSpec
 
 
 def _allocate(
-    resolved: ResolvedCall, recipe: Recipe | None, device: str, seed: int
+    resolved: ResolvedCall,
+    recipe: Recipe | None,
+    device: str,
+    seed: int,
+    parameters: Mapping[str, str],
 ) -> tuple[RecipeCall, tuple[Any, ...]]:
     """Makes every argument; tensors are not filled yet."""
     values: dict[str, Any] = {}
@@ -159,7 +170,11 @@ def _allocate(
             tensors[argument.name] = made
         values[argument.name] = value
         arguments.append(value.untyped_storage() if argument.type == "Storage" else value)
-    return RecipeCall(resolved.resolved_op, values, tensors), tuple(arguments)
+    known = () if recipe is None else recipe.parameters
+    own = {one.name: parameters[one.name] for one in known if one.name in parameters}
+    chosen = read_parameters(known, own)
+    call = RecipeCall(resolved.resolved_op, values, tensors, resolved.batch, chosen)
+    return call, tuple(arguments)
 
 
 def _value(value: Any, made: list[InputTensor | None], device: str, seed: int) -> Any:

@@ -69,6 +69,8 @@ class ReplayOptions:
     """Every bit of the inputs depends on this."""
     memory_budget: int | None = None
     """Bytes that the tensors of one call may take; None means 80 % of what is free then."""
+    recipe_parameters: Mapping[str, str] = field(default_factory=dict)
+    """What the recipes shall choose, by the names that they declare, as text."""
     timing: TimingOptions = field(default_factory=TimingOptions)
     """How long and how exactly to measure."""
     threads: int | None = None

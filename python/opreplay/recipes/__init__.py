@@ -3,7 +3,13 @@
 Built-in recipes live in the modules beside this one, a family of operators in each.
 """
 
-from opreplay.recipes.call import DefaultFill, InputTensor, RecipeCall, RecipeError
+from opreplay.recipes.call import (
+    DefaultFill,
+    InputTensor,
+    RecipeCall,
+    RecipeError,
+    run_operator,
+)
 from opreplay.recipes.registry import (
     ENTRY_POINT_GROUP,
     Recipe,
@@ -25,6 +31,7 @@ __all__ = [
     "list_recipes",
     "recipe",
     "remove_recipe",
+    "run_operator",
 ]
 
 with registering_as("built-in"):
@@ -43,7 +50,12 @@ with registering_as("built-in"):
         aten_sorted,
         aten_sparse,
         aten_views,
+        cache_writes,
         fbgemm,
         jagged,
+        moe,
+        paged_attention,
+        rotary,
         torchvision,
+        vllm_cpu,
     )

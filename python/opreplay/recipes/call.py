@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 
 from opreplay import _C
+from opreplay.recipes.parameters import ParameterValue
+from opreplay.trace.steps import Step
 
-__all__ = ["DefaultFill", "InputTensor", "RecipeCall", "RecipeError"]
+__all__ = ["DefaultFill", "InputTensor", "RecipeCall", "RecipeError", "run_operator"]
 
 DefaultFill = Literal["random", "none"] | tuple[int, int]
 """What a tensor holds where no recipe says otherwise: ``"random"`` floats in [-1, 1) or random bit
@@ -255,6 +258,8 @@ class RecipeCall:
         op: str,
         values: Mapping[str, Any],
         tensors: Mapping[str, Sequence[InputTensor | None]],
+        batch: Step | None = None,
+        parameters: Mapping[str, ParameterValue] | None = None,
     ) -> None:
         """Takes what was materialised.
 
@@ -262,11 +267,56 @@ class RecipeCall:
             op: Name of the operator that runs.
             values: The value of every argument, in schema order.
             tensors: The elements of every argument that is a tensor or a list with tensors.
+            batch: What the engine wrote about the step of the call.
+            parameters: Values of the parameters that the recipe declares.
         """
         self.op = op
         """Name of the operator that runs, without overload."""
-        self._values = values
-        self._tensors = tensors
+        self.batch = batch
+        """What the engine wrote about the step of the call; None where it wrote nothing."""
+        self._parameters = parameters or {}
+        self._values = dict(values)
+        self._tensors = dict(tensors)
+        self._replaced: dict[str, torch.Tensor] = {}
+        self._assumptions: list[str] = []
+
+    @property
+    def replaced(self) -> Mapping[str, torch.Tensor]:
+        """The arguments that the recipe made anew, by name."""
+        return self._replaced
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Each guess of the recipe, one sentence each."""
+        return tuple(self._assumptions)
+
+    def parameter(self, name: str) -> ParameterValue:
+        """Returns the value of a parameter that the recipe declares."""
+        return self._parameters[name]
+
+    def assume(self, sentence: str) -> None:
+        """Tells the user of a guess that the trace does not confirm."""
+        self._assumptions.append(sentence)
+
+    def replace(
+        self, name: str, made: torch.Tensor, *, release: Callable[[], None] | None = None
+    ) -> None:
+        """Puts a tensor that another operator made in the place of a tensor argument.
+
+        Args:
+            name: The argument.
+            made: The tensor; its sizes may differ from the recorded ones.
+            release: Called once nothing refers to `made` any more, the timed call included; must
+                not refer to it, nor to this call.
+
+        Raises:
+            RecipeError: The operator has no tensor argument of that name.
+        """
+        self.tensor(name).leave_unfilled()
+        self._values[name] = self._replaced[name] = made
+        if release is not None:
+            # At the end of the process there is nothing left to release it from.
+            weakref.finalize(made, release).atexit = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -339,6 +389,24 @@ class RecipeCall:
             if real:
                 filled.append(name)
         return filled
+
+
+def run_operator(op: str, *arguments: Any) -> Any:
+    """Runs an operator of this process, to make what neither dims nor a seed can tell.
+
+    Args:
+        op: Exact name, ``"namespace::name"``, of the default overload.
+        arguments: Its arguments in schema order.
+
+    Raises:
+        RecipeError: This process has no such operator.
+    """
+    namespace, _, name = op.partition("::")
+    try:
+        operator = getattr(getattr(torch.ops, namespace), name).default
+    except AttributeError as error:
+        raise RecipeError(f"{op}, which makes an argument, is not in this process") from error
+    return operator(*arguments)
 
 
 def _limits(dtype: torch.dtype) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from importlib.metadata import entry_points
 from typing import Literal
 
 from opreplay.recipes.call import RecipeCall
+from opreplay.recipes.parameters import Parameter
 
 __all__ = [
     "ENTRY_POINT_GROUP",
@@ -49,6 +50,8 @@ class Recipe:
     """Arguments that the operator wants on the CPU whatever the device of the call."""
     origin: Origin
     """Who registered it: user recipes beat plug-ins, plug-ins beat built-in ones."""
+    parameters: tuple[Parameter, ...] = ()
+    """What the user may set."""
 
     def __post_init__(self) -> None:
         """Refuses names that cannot be an operator's."""
@@ -122,19 +125,22 @@ def registering_as(origin: Origin) -> Iterator[None]:
         _origin.reset(token)
 
 
-def recipe(*ops: str, cpu: tuple[str, ...] = ()) -> Callable[[RecipeFunction], RecipeFunction]:
+def recipe(
+    *ops: str, cpu: tuple[str, ...] = (), parameters: tuple[Parameter, ...] = ()
+) -> Callable[[RecipeFunction], RecipeFunction]:
     """Registers a function that gives the tensors of some operators the values they need.
 
     Args:
         ops: Exact operator names, ``"namespace::name"``. All overloads are meant.
         cpu: Arguments that the operator wants on the CPU whatever the device of the call.
+        parameters: What the user may set; the function reads it with `RecipeCall.parameter`.
 
     Raises:
         ValueError: A name is not exact.
     """
 
     def register(function: RecipeFunction) -> RecipeFunction:
-        _registry.add(Recipe(function, ops, cpu, _origin.get()))
+        _registry.add(Recipe(function, ops, cpu, _origin.get(), parameters))
         return function
 
     return register

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from opreplay.trace.steps import Step
+
 if TYPE_CHECKING:
     import torch
 
@@ -76,3 +78,5 @@ class ResolvedCall:
     """Other schemas of the name, each with the reason why it does not fit."""
     needs_autograd: bool = False
     """True if the operator's only kernel sits at autograd: it then runs under no-grad mode."""
+    batch: Step | None = None
+    """What the engine wrote about the batch of the step; None where it wrote nothing."""

@@ -10,7 +10,7 @@ import torch
 
 from opreplay.resolve.call import TensorSpec
 
-__all__ = ["string_default"]
+__all__ = ["string_default", "vllm_cpu_isa"]
 
 Tensors = Mapping[str, TensorSpec]
 
@@ -58,18 +58,25 @@ def _scoring_func(tensors: Tensors) -> str:
 
 
 def _vllm_cpu_isa(tensors: Tensors) -> str:
-    """The instruction set that vLLM's CPU attention would choose on this machine.
+    """Reads what the choice depends on off the cache."""
+    cache = tensors.get("key_cache")
+    dims = cache.dims if cache is not None else ()
+    return vllm_cpu_isa(
+        torch.bfloat16 if cache is None else cache.dtype,
+        dims[-1] if dims else 32,
+        dims[-2] if len(dims) >= 2 else 32,
+    )
+
+
+def vllm_cpu_isa(cache_dtype: torch.dtype, head_size: int, block_size: int) -> str:
+    """Returns the instruction set that vLLM's CPU attention would choose on this machine.
 
     The rule of ``_get_attn_isa`` in vllm/v1/attention/backends/cpu_attn.py: an instruction set that
     the CPU lacks kills the process, so the recording machine's is never taken.
     """
-    cache = tensors.get("key_cache")
-    head_size = cache.dims[-1] if cache and cache.dims else 32
-    block_size = cache.dims[-2] if cache and len(cache.dims) >= 2 else 32
     if head_size % 32 != 0 and head_size % 16 == 0:
         return "vec16"
-    bfloat16 = cache is None or cache.dtype == torch.bfloat16
-    if bfloat16 and block_size % 32 == 0 and _amx_supported():
+    if cache_dtype == torch.bfloat16 and block_size % 32 == 0 and _amx_supported():
         return "amx"
     machine = platform.machine().lower()
     if machine in ("aarch64", "arm64"):

@@ -9,6 +9,8 @@ from typing import Literal
 
 import orjson
 
+from opreplay.trace.steps import Step
+
 __all__ = [
     "REASONS",
     "CallGroup",
@@ -102,6 +104,8 @@ class RecordedCall:
     """The share of the kernels' time whose innermost operator is this call [microseconds]."""
     in_graph: bool
     """True if the call ran while a GPU graph was being captured."""
+    batch: Step | None = None
+    """What the engine wrote about the batch of the step; None where it wrote nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from opreplay.trace.nesting import NOTHING
 from opreplay.trace.scanning import scan_lanes
 from opreplay.trace.selection import Level, select_rows
 from opreplay.trace.source import Progress, read_pieces
+from opreplay.trace.steps import Step, carry_on, parse_step
 from opreplay.trace.timeline import Timeline, build_timeline
 
 __all__ = ["Trace", "read_trace"]
@@ -70,6 +71,27 @@ class Trace:
             if kind == "operator"
         ]
         return missing_sentences(self.timeline.lanes, operators)
+
+    @cached_property
+    def _batches(self) -> dict[int, Step | None]:
+        """The batch by the row of an annotation; one inside a step is part of that step.
+
+        Engines nest further scopes in a step, and some name the same step twice, in two forms.
+        """
+        events = self.timeline.annotations
+        steps: list[Step | None] = []
+        step_of: dict[int, int] = {}
+        end = -np.inf
+        for row in np.lexsort((-events.duration, events.start)).tolist():
+            if events.end[row] > end:
+                step = parse_step(events.name(row))
+                if step is None:
+                    continue
+                steps.append(step)
+                end = events.end[row]
+            step_of[row] = len(steps) - 1
+        filled = carry_on(steps)
+        return {row: filled[index] for row, index in step_of.items()}
 
     def calls(self, op: str | None = None) -> Iterator[RecordedCall]:
         """Yields the calls of `op`, or of every operator, by start time."""
@@ -182,11 +204,12 @@ class Trace:
             line.device[rows],
             line.device_self[rows],
             line.in_graph[rows],
+            line.step[rows],
         )
         launched = line.launches.of_subtrees(rows, line.tree.size[rows])
         for (
             distinct, start, duration, own, thread, external_id,
-            step, parent, leaf, device, device_self, in_graph,
+            step, parent, leaf, device, device_self, in_graph, step_row,
         ), events in zip(
             zip(*(column.tolist() for column in columns), strict=True), launched, strict=True
         ):  # fmt: skip
@@ -205,6 +228,7 @@ class Trace:
                 device_us=device if len(events) else None,
                 device_self_us=device_self if len(events) else None,
                 in_graph=in_graph,
+                batch=None if step_row == NOTHING else self._batches.get(step_row),
             )
 
     def _kernel_names(self, events: IdArray, names: list[str]) -> tuple[str, ...]:

@@ -1,0 +1,115 @@
+"""vLLM on the CPU: paged attention, its cache writes and metadata, and oneDNN products."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from opreplay.recipes.call import RecipeCall, RecipeError, run_operator
+from opreplay.recipes.registry import recipe
+from opreplay.recipes.sequences import Batch, choose_batch
+from opreplay.resolve.strings import vllm_cpu_isa
+from opreplay.tables import block
+
+__all__: list[str] = []
+
+PRIMITIVES = 32
+"""Shapes that a oneDNN handle keeps ready; vLLM's own number for unquantized layers."""
+
+UNBOUNDED_LENGTH = 1024
+"""Longest sequence taken where an operator has no bound of its own [tokens]."""
+
+
+@recipe("_C::onednn_mm")
+def onednn_mm(call: RecipeCall) -> str:
+    """The handle belongs to a random weight of the product's sizes, packed by oneDNN."""
+    result, left = call.tensor("c"), call.tensor("a")
+    columns, inner = result.dims[-1], left.dims[-1]
+    # Stored as [N, K] and transposed, as a linear layer keeps it.
+    weight = torch.rand(columns, inner, generator=torch.Generator().manual_seed(0))
+    weight = weight.sub_(0.5).to(left.dtype).t()
+    handle = run_operator("_C::create_onednn_mm_handler", weight, PRIMITIVES)
+    call.replace(
+        "handler_tensor",
+        torch.tensor(handle, dtype=torch.int64),
+        release=functools.partial(run_operator, "_C::release_dnnl_matmul_handler", handle),
+    )
+    return f"handle of a {inner} x {columns} weight from create_onednn_mm_handler"
+
+
+@recipe("_C::cpu_attention_with_kv_cache")
+def cpu_attention(call: RecipeCall) -> str:
+    """Distinct blocks, lengths within the table, and metadata from the operator that makes it."""
+    query, cache, table = (call.tensor(name) for name in ("query", "key_cache", "block_table"))
+    blocks, kv_heads, block_size, head_size = cache.dims
+    sequences, width = table.dims
+    longest = min(width, blocks // max(sequences, 1)) * block_size
+    batch = choose_batch(call, sequences, query.dims[0], longest=longest)
+    made = block.block_table(batch.seq_lens, block_size, blocks, width=width)
+    table.write(made.table)
+    call.tensor("seq_lens").write(batch.seq_lens)
+    starts = block.query_start_loc(batch.query_lens)
+    call.tensor("query_start_loc").write(starts)
+    call.fill_floats(0.5, 1.5, "alibi_slopes")
+    recorded = call.tensor("scheduler_metadata").numel
+    metadata = run_operator(
+        "_C::get_scheduler_metadata",
+        sequences,
+        query.dims[1],
+        kv_heads,
+        head_size,
+        batch.seq_lens,
+        query.dtype,
+        starts,
+        call.value("causal"),
+        call.value("sliding_window_size"),
+        vllm_cpu_isa(cache.dtype, head_size, block_size),
+        True,  # vLLM's default; whether the recording run split keys is not in the trace.
+        call.value("dynamic_causal"),
+        call.value("kv_cache_dtype"),
+    )
+    call.replace("scheduler_metadata", metadata)
+    if metadata.numel() != recorded:
+        call.assume(
+            f"get_scheduler_metadata made {metadata.numel()} bytes here, {recorded} were recorded: "
+            "threads or lengths differ"
+        )
+    return (
+        f"{batch}; blocks distinct in [0, {blocks}); scheduler_metadata from "
+        f"get_scheduler_metadata for {torch.get_num_threads()} threads"
+    )
+
+
+@recipe("_C::get_scheduler_metadata")
+def scheduler_metadata(call: RecipeCall) -> str:
+    """Lengths for every sequence; the operator has no argument that bounds them."""
+    sequences = call.tensor("seq_lens").numel
+    batch = choose_batch(call, sequences, None, longest=UNBOUNDED_LENGTH)
+    _write(call, batch)
+    return str(batch)
+
+
+@recipe("_C::compute_slot_mapping_kernel_impl")
+def compute_slot_mapping(call: RecipeCall) -> str:
+    """Positions within the blocks of each sequence; the blocks are distinct."""
+    table, positions = call.tensor("block_table"), call.tensor("positions")
+    # The table has a row for each sequence that the engine could run, not only those that do.
+    rows, width = table.dims
+    sequences = call.tensor("query_start_loc").numel - 1
+    if sequences > rows:
+        raise RecipeError(f"{sequences} sequences, but block_table has {rows} rows")
+    block_size = call.value("block_size")
+    batch = choose_batch(call, sequences, positions.numel, longest=width * block_size)
+    call.tensor("query_start_loc").write(block.query_start_loc(batch.query_lens))
+    made = block.positions(
+        batch.seq_lens, batch.query_lens, total=positions.numel, dtype=positions.dtype
+    )
+    positions.write(made)
+    table.write_distinct(rows * width)
+    return f"{batch}; blocks distinct in [0, {rows * width})"
+
+
+def _write(call: RecipeCall, batch: Batch) -> None:
+    call.tensor("seq_lens").write(batch.seq_lens)
+    call.tensor("query_start_loc").write(block.query_start_loc(batch.query_lens))
