@@ -251,3 +251,25 @@ def test_the_smallest_step_of_each_float_is_reached():
     steps = tensor.double() * 2**10
     assert torch.equal(steps, steps.round())
     assert math.gcd(*(int(v) for v in steps[:1000])) == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_r43_device_and_cpu_fill_the_same_floats(dtype):
+    here = torch.empty(100_003, dtype=dtype)
+    there = torch.empty(100_003, dtype=dtype, device="cuda")
+    fill_random_(here, 3, 4)
+    fill_random_(there, 3, 4)
+    assert torch.equal(here.view(torch.uint8), there.cpu().view(torch.uint8))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+@pytest.mark.parametrize("high", [2, 100, 128])
+def test_r43_device_and_cpu_fill_the_same_integers(dtype, high):
+    high = min(high, INTEGERS[dtype][1] + 1)
+    here = torch.empty(100_003, dtype=dtype)
+    there = torch.empty(100_003, dtype=dtype, device="cuda")
+    fill_random_integers_(here, 0, high, 3)
+    fill_random_integers_(there, 0, high, 3)
+    assert torch.equal(here.view(torch.uint8), there.cpu().view(torch.uint8))

@@ -654,3 +654,28 @@ def test_a_status_read_back_from_a_device_raises_the_same_error():
         torch.ops.opreplay.check_token_status(ints(3, -1, 7, 6))
     torch.ops.opreplay.check_block_status(ints(0, -1, 0, 0, 5, 8))
     torch.ops.opreplay.check_token_status(ints(0, -1, 0, 0))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_seqs", [1, 64, 3000])
+@pytest.mark.parametrize("order", ["permuted", "contiguous", "strided"])
+def test_r43_device_and_cpu_build_the_same_bits(num_seqs, order):
+    def built(device: str) -> list[torch.Tensor]:
+        lens = seq_lens(num_seqs, high=900, seed=2, device=device)
+        dense = block_table(lens, 16, 200_000, order=order, shared_prefix_blocks=2, width=60)
+        csr = block_csr(lens, 16, 200_000, order=order, length=180_000)
+        slots = slot_mapping(dense.table, lens, lens, 16)
+        tokens = req_to_token(dense.table, lens, 16)
+        return [
+            *(lens, dense.table, dense.status, csr.kv_indptr, csr.kv_indices),
+            *(csr.kv_last_page_len, slots, tokens, positions(lens, lens), query_start_loc(lens)),
+        ]
+
+    pairs = zip(built("cpu"), built("cuda"), strict=True)
+    assert all(torch.equal(here, there.cpu()) for here, there in pairs)
+
+
+@pytest.mark.gpu
+def test_lengths_that_do_not_fit_raise_on_a_device_too():
+    with pytest.raises(ValueError, match="take 5 blocks at least, the pool has 4"):
+        block_table(EXAMPLE_LENS.cuda(), 16, 4, width=3)
