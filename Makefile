@@ -8,7 +8,7 @@ SHELL := bash
 .ONESHELL:
 .PHONY: demo test lint sanitize check-kernels clean
 
-DEV := pytest pytest-cov hypothesis
+DEV := pytest pytest-cov hypothesis jsonschema
 LINT := ruff==0.17.6 mypy clang-format==23.1.5
 
 demo:
