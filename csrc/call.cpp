@@ -9,7 +9,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -77,24 +76,35 @@ class Arena {
   int64_t used_ = 0;
 };
 
+/// The whole storage of a tensor, as bytes.
+at::Tensor as_bytes(const at::Tensor& tensor) {
+  const auto bytes = static_cast<int64_t>(tensor.storage().nbytes());
+  at::Tensor view = at::empty({0}, tensor.options().dtype(at::kByte).requires_grad(false));
+  return view.set_(tensor.storage(), 0, {bytes}, {1});
+}
+
 c10::Storage copy_storage(const at::Tensor& source, Arena& arena) {
-  const c10::Storage& from = source.storage();
-  const auto bytes = static_cast<int64_t>(from.nbytes());
-  const auto as_bytes = source.options().dtype(at::kByte).requires_grad(false);
-  const auto piece = arena.take(bytes, source.device());
-  const c10::Storage to = piece ? *piece : at::empty({bytes}, as_bytes).storage();
-  if (source.device().is_cpu()) {
-    std::memcpy(to.mutable_data(), from.data(), from.nbytes());
-  } else {
-    at::Tensor target = at::empty({0}, as_bytes).set_(to, 0, {bytes}, {1});
-    target.copy_(at::empty({0}, as_bytes).set_(from, 0, {bytes}, {1}));
-  }
-  return to;
+  const at::Tensor from = as_bytes(source);
+  const auto piece = arena.take(from.numel(), source.device());
+  at::Tensor to = at::empty({piece ? 0 : from.numel()}, from.options());
+  if (piece) to.set_(*piece, 0, {from.numel()}, {1});
+  to.copy_(from);
+  return to.storage();
 }
 
 /// Arguments that the operator both reads and writes: not the pure outputs of an out= variant.
 bool is_updated(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && argument.alias_info()->isWrite() && !argument.is_out();
+}
+
+/// Calls `visit` on every tensor that the operator reads and writes.
+template <class Visit>
+void for_each_updated(const c10::OperatorHandle& op,
+                      const std::vector<c10::IValue>& arguments,
+                      const Visit& visit) {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (is_updated(op.schema().arguments()[i])) for_each_tensor(arguments[i], visit);
+  }
 }
 
 }  // namespace
@@ -163,12 +173,9 @@ bool Call::changes_metadata() const { return op_.hasTag(at::Tag::inplace_view); 
 
 int64_t Call::updated_bytes() const {
   int64_t total = 0;
-  for (std::size_t i = 0; i < arguments_.size(); ++i) {
-    if (!is_updated(op_.schema().arguments()[i])) continue;
-    for_each_tensor(arguments_[i], [&](const at::Tensor& tensor) {
-      total += static_cast<int64_t>(tensor.storage().nbytes());
-    });
-  }
+  for_each_updated(op_, arguments_, [&](const at::Tensor& tensor) {
+    total += static_cast<int64_t>(tensor.storage().nbytes());
+  });
   return total;
 }
 
@@ -204,27 +211,20 @@ std::vector<Call> Call::copies(int64_t count, const at::Tensor& arena) const {
   return result;
 }
 
-void Call::restore(const Call& source) {
-  for (std::size_t i = 0; i < arguments_.size(); ++i) {
-    if (!is_updated(op_.schema().arguments()[i])) continue;
-    std::vector<at::Tensor> from;
-    for_each_tensor(source.arguments_[i],
-                    [&](const at::Tensor& tensor) { from.push_back(tensor); });
-    std::size_t next = 0;
-    for_each_tensor(arguments_[i], [&](const at::Tensor& tensor) {
-      const at::Tensor& original = from[next++];
-      const c10::Storage& to = tensor.storage();
-      const std::size_t bytes = std::min(to.nbytes(), original.storage().nbytes());
-      if (tensor.device().is_cpu()) {
-        std::memcpy(to.mutable_data(), original.storage().data(), bytes);
-      } else {
-        const auto as_bytes = tensor.options().dtype(at::kByte).requires_grad(false);
-        const auto size = static_cast<int64_t>(bytes);
-        at::Tensor target = at::empty({0}, as_bytes).set_(to, 0, {size}, {1});
-        target.copy_(at::empty({0}, as_bytes).set_(original.storage(), 0, {size}, {1}));
-      }
-    });
-  }
+std::vector<at::Tensor> Call::updated_values() const {
+  std::vector<at::Tensor> values;
+  for_each_updated(op_, arguments_, [&](const at::Tensor& tensor) {
+    values.push_back(as_bytes(tensor).clone());
+  });
+  return values;
+}
+
+void Call::restore(const std::vector<at::Tensor>& values) {
+  std::size_t next = 0;
+  for_each_updated(op_, arguments_, [&](const at::Tensor& tensor) {
+    const at::Tensor& saved = values[next++];
+    as_bytes(tensor).slice(0, 0, saved.numel()).copy_(saved);
+  });
 }
 
 }  // namespace opreplay

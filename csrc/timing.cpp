@@ -138,7 +138,7 @@ Samples time_call(Call& call, const TimingPlan& plan) {
   // neither reaches the denormals of float nor, where an operator adds a dimension, too many.
   constexpr int64_t kUpdatingBatch = 64;
   const bool restore = call.updated_bytes() <= kRestoreLimit;
-  const Call pristine = restore ? call.copies(1, at::Tensor()).front() : call;
+  const auto pristine = restore ? call.updated_values() : std::vector<at::Tensor>();
   TimingPlan bounded = plan;
   bounded.max_batch = std::min(plan.max_batch, kUpdatingBatch);
   std::vector<Call> aliases;
@@ -161,7 +161,7 @@ Samples time_rotated(std::vector<Call>& calls, const TimingPlan& plan, const at:
   const bool restore =
       calls.front().updates_arguments() && calls.front().updated_bytes() <= kRestoreLimit;
   const bool renew = calls.front().changes_metadata();
-  const Call pristine = restore ? calls.front().copies(1, at::Tensor()).front() : calls.front();
+  const auto pristine = restore ? calls.front().updated_values() : std::vector<at::Tensor>();
   const std::vector<Call> originals = renew ? calls : std::vector<Call>();
   std::vector<Call> turn = calls;
   const auto before_sample = [&] {

@@ -63,8 +63,12 @@ class OPREPLAY_API Call {
   /// fit. Arguments that share a storage share it in each copy.
   [[nodiscard]] std::vector<Call> copies(int64_t count, const at::Tensor& arena) const;
 
-  /// Copies the values of the updated arguments from `source`, a copy of this call.
-  void restore(const Call& source);
+  /// Copies of the bytes of the updated arguments, for `restore`.
+  [[nodiscard]] std::vector<at::Tensor> updated_values() const;
+
+  /// Gives the updated arguments the values that `updated_values` saved, of this call or of one
+  /// that it is a copy of.
+  void restore(const std::vector<at::Tensor>& values);
 
  private:
   c10::OperatorHandle op_;
