@@ -32,7 +32,7 @@ __all__ = [
 
 _MAX_RAW = 1000
 _MAX_ROTATED = 32
-_HOT_SHARE = 0.9
+_HOT_SHARE = 0.93
 _COLD_PASSES = 5
 
 
