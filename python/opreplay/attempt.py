@@ -160,7 +160,6 @@ class Attempt:
         torch.manual_seed(self._options.seed)  # operators that draw numbers draw the same ones
         try:
             timing = measure(
-                prepared.resolved,
                 prepared.inputs,
                 self._options.timing,
                 call=prepared.call,

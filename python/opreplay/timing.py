@@ -17,7 +17,6 @@ from opreplay.stat import Stat, Timing, TimingOptions
 
 if TYPE_CHECKING:
     from opreplay.inputs import Inputs
-    from opreplay.resolve import ResolvedCall
 
 __all__ = [
     "Stat",
@@ -37,7 +36,6 @@ _COLD_PASSES = 5
 
 
 def measure(
-    resolved: ResolvedCall,
     inputs: Inputs,
     options: TimingOptions,
     *,
@@ -47,7 +45,6 @@ def measure(
     """Times a prepared call, warm and (unless it is a Python callable) cold.
 
     Args:
-        resolved: What runs; its number of arguments sets the floor.
         inputs: What `call` was made of.
         options: Time limit and exactness.
         call: A boxed call, or a callable that makes one call from Python.

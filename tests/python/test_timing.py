@@ -258,9 +258,7 @@ def test_rotation_wants_a_call():
 def test_measuring_gives_warm_and_cold_times_and_no_device_times_on_the_cpu():
     a = torch.ones(64, 64)
     inputs = Inputs((a,), (), None, a.nbytes)
-    timing = measure(
-        None, inputs, QUICK, call=_C.Call(operator("aten::relu"), [a]), mode="inference"
-    )
+    timing = measure(inputs, QUICK, call=_C.Call(operator("aten::relu"), [a]), mode="inference")
     assert timing.host_ns.median > 0
     assert timing.cold_us.median > 0
     assert (timing.hot_us, timing.latency_us, timing.launch_bound, timing.graph_gain) == (None,) * 4
@@ -273,9 +271,7 @@ def test_measuring_gives_warm_and_cold_times_and_no_device_times_on_the_cpu():
 def test_a_large_updated_argument_is_said_not_to_be_restored():
     large = torch.zeros((_C.RESTORE_LIMIT // 4) + 1)
     call = _C.Call(operator("aten::relu_"), [large])
-    timing = measure(
-        None, Inputs((large,), (), None, large.nbytes), QUICK, call=call, mode="inference"
-    )
+    timing = measure(Inputs((large,), (), None, large.nbytes), QUICK, call=call, mode="inference")
     assert any("not restored" in note for note in timing.notes)
 
 
@@ -284,18 +280,14 @@ def test_a_call_longer_than_the_limit_has_no_cold_time_and_says_so():
         "doze", "(Tensor a) -> Tensor", lambda a: (time.sleep(0.05), a.clone())[1]
     )
     a = torch.ones(1)
-    timing = measure(
-        None, Inputs((a,), (), None, 4), QUICK, call=_C.Call(handle, [a]), mode="inference"
-    )
+    timing = measure(Inputs((a,), (), None, 4), QUICK, call=_C.Call(handle, [a]), mode="inference")
     assert timing.cold_us is None
     assert any("longer than the time limit" in note for note in timing.notes)
     assert library is not None
 
 
 def test_a_python_callable_is_timed_by_the_python_route():
-    timing = measure(
-        None, Inputs((), (), None, 0), QUICK, call=lambda: sum(range(10)), mode="no_grad"
-    )
+    timing = measure(Inputs((), (), None, 0), QUICK, call=lambda: sum(range(10)), mode="no_grad")
     assert timing.host_ns.route == "python"
     assert timing.cold_us is None
 

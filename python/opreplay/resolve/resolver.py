@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 from collections.abc import Callable, Sequence
@@ -185,9 +186,7 @@ class Resolver:
         name: str,
         overloads: Sequence[tuple[_C.Operator, list[_C.Parameter]]],
     ) -> ResolvedCall | Skipped:
-        def text_of(argument: str, tensors: object) -> str | None:
-            return string_default(self._table, name, argument, tensors)  # type: ignore[arg-type]
-
+        text_of = functools.partial(string_default, self._table, name)
         matches: list[Match] = []
         rejected: list[tuple[str, str]] = []
         named = [entry for entry in overloads if entry[0].overload == call.overload]
