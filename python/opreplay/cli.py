@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import logging
 import math
 import os
@@ -29,6 +30,7 @@ from opreplay.report.row import Row
 from opreplay.report.show import show_calls
 from opreplay.report.terminal import RowPrinter, make_console, print_totals
 from opreplay.stat import TimingOptions
+from opreplay.trace import Trace
 
 __all__ = ["main"]
 
@@ -36,7 +38,6 @@ _FAILED = 1
 _BAD_USE = 2
 _INTERRUPTED = 130
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
-_TRACE_HELP = "trace file (.json, .json.gz, a pipe, or - for stdin)"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -95,20 +96,23 @@ def _parser() -> argparse.ArgumentParser:
     inspecting.add_arguments(inspect)
 
     show = add("show", _show, "show what recorded calls mean once resolved")
-    show.add_argument("trace", help=_TRACE_HELP)
+    show.add_argument("trace", help=inspecting.TRACE_HELP)
+    inspecting.add_trace(show)
     inspecting.add_selection(show)
     _add_resolving(show)
     show.add_argument("--device", metavar="DEV", help="default: the accelerator, else cpu")
 
     plan = add("plan", _plan, "write the portable form of a trace's calls")
-    plan.add_argument("trace", help=_TRACE_HELP)
+    plan.add_argument("trace", help=inspecting.TRACE_HELP)
+    inspecting.add_trace(plan)
     plan.add_argument("-o", "--output", metavar="FILE", required=True, help="plan file to write")
     inspecting.add_selection(plan)
     _add_resolving(plan)
     _add_running(plan)
 
     run = add("run", _run, "replay and time the calls of a trace or plan")
-    run.add_argument("source", metavar="TRACE|PLAN", help=f"{_TRACE_HELP}, or a plan file")
+    run.add_argument("source", metavar="TRACE|PLAN", help=f"{inspecting.TRACE_HELP}, or a plan")
+    inspecting.add_trace(run)
     inspecting.add_selection(run)
     _add_resolving(run)
     _add_running(run)
@@ -235,6 +239,10 @@ def _selection(options: argparse.Namespace) -> Selection:
     )
 
 
+def _reader(options: argparse.Namespace) -> Callable[[str], Trace]:
+    return functools.partial(read_shown, graph_launches=options.graph_launches)
+
+
 def _replay_options(options: argparse.Namespace) -> ReplayOptions:
     return ReplayOptions(
         device=options.device,
@@ -265,8 +273,14 @@ def _recipes(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     selection = _selection(options)
+    if options.graph_launches is not None and is_plan(options.source):
+        raise ValueError(f"{options.source}: is a plan; --graph-launches goes with a trace")
     report, interrupted = _replay(
-        options.source, selection, _replay_options(options), verbose=options.verbose
+        options.source,
+        selection,
+        _replay_options(options),
+        read=_reader(options),
+        verbose=options.verbose,
     )
     if options.json is not None:
         report.write_json(options.json)
@@ -279,13 +293,18 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _replay(
-    source: str, selection: Selection, options: ReplayOptions, *, verbose: bool
+    source: str,
+    selection: Selection,
+    options: ReplayOptions,
+    *,
+    read: Callable[[str], Trace] = read_shown,
+    verbose: bool,
 ) -> tuple[Report, bool]:
     """Runs with rows printed as they come; returns the report and whether Ctrl-C ended the run."""
     console = make_console()
     rows: list[Row] = []
     interrupted = False
-    with closing(Replay(source, selection, options=options, read=read_shown)) as run:
+    with closing(Replay(source, selection, options=options, read=read)) as run:
         for note in run.notes:
             console.print(f"Note: {note}", soft_wrap=True)
         if not run.calls:
@@ -335,7 +354,7 @@ def _show(options: argparse.Namespace) -> int:
     from opreplay.environment import default_device
     from opreplay.resolve import Resolver
 
-    groups = _selection(options).of_trace(read_shown(options.trace))
+    groups = _selection(options).of_trace(_reader(options)(options.trace))
     if not groups:
         raise ValueError(f"{options.trace}: no operator call is left to choose")
     resolver = Resolver(
@@ -360,7 +379,7 @@ def _plan(options: argparse.Namespace) -> int:
             isolation=not options.no_isolation,
             timeout_s=options.timeout,
         ),
-        read=read_shown,
+        read=_reader(options),
     )
     write_plan(plan, output)
     runnable = sum(isinstance(call.outcome, PlannedOperator) for call in plan.calls)

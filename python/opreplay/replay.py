@@ -166,7 +166,8 @@ def _choose(
         source = read_plan(name) if is_plan(name) else read(name)
     if isinstance(source, Plan):
         return name, (), selection.of_plan(source)
-    return name, source.missing, selection.of_trace(source)
+    joined = source.graph_join.sentences if source.graph_join else ()
+    return name, (*source.missing, *joined), selection.of_trace(source)
 
 
 def _start_runner(

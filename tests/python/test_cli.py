@@ -306,7 +306,7 @@ def test_an_error_of_the_system_names_the_file(trace, tmp_path, monkeypatch, cap
 
 
 def test_ctrl_c_while_reading_is_status_130(trace, monkeypatch):
-    def interrupted(path):
+    def interrupted(path, **_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("opreplay.cli.read_shown", interrupted)
@@ -413,3 +413,9 @@ def test_the_module_runs_as_a_program(monkeypatch, capsys):
 
     assert stopped.value.code == 0
     assert "built_for_torch" in capsys.readouterr().out
+
+
+def test_graph_launches_beside_a_plan_are_refused(tmp_path, capsys):
+    path = broken_plan(tmp_path)
+    assert main(["run", str(path), "--graph-launches", "x.json"]) == 2
+    assert "is a plan; --graph-launches goes with a trace" in capsys.readouterr().err

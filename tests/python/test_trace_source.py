@@ -182,10 +182,6 @@ def test_a_missing_file_is_refused(tmp_path):
     assert "No such file" in failure_of(tmp_path / "nowhere.json")
 
 
-def test_a_directory_is_refused(tmp_path):
-    assert "this is a directory" in failure_of(tmp_path)
-
-
 def test_a_file_that_fails_while_it_is_read_is_refused(monkeypatch):
     class Broken(io.RawIOBase):
         def read(self, size=-1):

@@ -14,11 +14,13 @@ from rich.table import Table
 
 from opreplay.report.reading import read_shown
 from opreplay.trace import LEVELS, CallGroup, RecordedArgument, Trace
-from opreplay.trace.breakdown import Breakdown, Cause, break_down
+from opreplay.trace.breakdown import Breakdown, Cause, RankShare, break_down, rank_shares
 
 __all__ = ["add_arguments", "add_selection", "inspect_command", "inspection", "print_inspection"]
 
 FORMAT = "opreplay-inspect/1"
+
+TRACE_HELP = "trace file (.json, .json.gz, a pipe, or - for stdin), or a directory of ranks"
 
 _DEFAULT_TOP = 20
 _PIPE_WIDTH = 160
@@ -56,9 +58,18 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--limit", type=int, metavar="N", help="at most N signatures")
 
 
+def add_trace(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag that names a second trace, of the graph launches."""
+    parser.add_argument(
+        "--graph-launches", metavar="TRACE",
+        help="trace in which the graphs ran that TRACE saw captured: gives their kernels' times",
+    )  # fmt: skip
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of ``opreplay inspect``."""
-    parser.add_argument("trace", help="trace file (.json, .json.gz, a pipe, or - for stdin)")
+    parser.add_argument("trace", help=TRACE_HELP)
+    add_trace(parser)
     parser.add_argument("--json", metavar="FILE", help="write a JSON object (- for stdout)")
     add_selection(parser)
 
@@ -66,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def inspect_command(args: argparse.Namespace) -> int:
     """Runs ``opreplay inspect``; returns the exit status: 2 for an unreadable file or bad use."""
     try:
-        trace = read_shown(args.trace)
+        trace = read_shown(args.trace, graph_launches=args.graph_launches)
         groups = trace.groups(
             ops=args.op,
             match=args.match,
@@ -98,6 +109,8 @@ def inspection(trace: Trace, groups: list[CallGroup]) -> dict[str, Any]:
         "calls": len(trace),
         "gpu_events": len(trace.timeline.lanes.gpu),
         "threads": _thread_count(trace),
+        "ranks": [asdict(share) for share in rank_shares(trace.timeline)],
+        "graph_join": None if trace.graph_join is None else asdict(trace.graph_join),
         "host_us": breakdown.host_us,
         "device_us": breakdown.device_us,
         "breakdown": [asdict(share) for share in breakdown.shares],
@@ -158,7 +171,11 @@ def print_inspection(
         f"{len(trace.timeline.lanes.gpu):,} GPU events, threads: {_thread_count(trace)}"
     )
     console.print(_breakdown_table(breakdown))
-    if breakdown.captured_calls:
+    if ranks := rank_shares(trace.timeline):
+        console.print(_rank_table(ranks))
+    for sentence in trace.graph_join.sentences if trace.graph_join else ():
+        console.print(sentence)
+    if breakdown.captured_calls and not trace.graph_join:
         console.print(
             f"{breakdown.captured_calls:,} of the calls were recorded while a graph was captured: "
             "their kernels ran later, in graph launches."
@@ -190,6 +207,22 @@ def _breakdown_table(breakdown: Breakdown) -> Table:
             _milliseconds(share.device_us),
             _percent(share.device_us, breakdown.device_us),
             f"{share.kernels:,}",
+        )
+    return table
+
+
+def _rank_table(ranks: tuple[RankShare, ...]) -> Table:
+    table = Table(title="By rank", title_justify="left", box=None, pad_edge=False)
+    table.add_column("rank")
+    for heading in ("operator events", "host self ms", "GPU events", "GPU ms"):
+        table.add_column(heading, justify="right")
+    for share in ranks:
+        table.add_row(
+            share.rank,
+            f"{share.calls:,}",
+            _milliseconds(share.host_self_us),
+            f"{share.gpu_events:,}",
+            _milliseconds(share.device_us),
         )
     return table
 

@@ -12,6 +12,7 @@ from opreplay.trace.call import (
     Skipped,
     signature_of,
 )
+from opreplay.trace.captures import GraphJoin
 from opreplay.trace.errors import TraceError
 from opreplay.trace.kinds import REASON_OF_KIND, Kind, classify
 from opreplay.trace.reader import Trace, read_trace
@@ -22,6 +23,7 @@ __all__ = [
     "REASONS",
     "REASON_OF_KIND",
     "CallGroup",
+    "GraphJoin",
     "Kind",
     "Level",
     "Reason",

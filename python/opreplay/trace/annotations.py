@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from opreplay.trace.events import Events, IdArray, Lanes
+from opreplay.trace.events import Events, IdArray, Lanes, concatenate
 from opreplay.trace.nesting import NOTHING, ROUNDING_US, nest, preorder
 
 __all__ = ["enclosing_annotations", "with_profiler_steps"]
@@ -15,16 +15,7 @@ def with_profiler_steps(lanes: Lanes) -> Events:
     names = lanes.op.names()
     steps = np.array([name.startswith("ProfilerStep#") for name in names], bool)
     rows = np.flatnonzero(steps[lanes.op.distinct])
-    extra, own = lanes.op.take(rows), lanes.annotation
-    joined = Events(
-        start=np.concatenate([own.start, extra.start]),
-        duration=np.concatenate([own.duration, extra.duration]),
-        thread=np.concatenate([own.thread, extra.thread]),
-        external_id=np.concatenate([own.external_id, extra.external_id]),
-        correlation=np.concatenate([own.correlation, extra.correlation]),
-        distinct=np.concatenate([own.distinct, extra.distinct + len(own.examples)]),
-        examples=own.examples + extra.examples,
-    )
+    joined = concatenate(lanes.annotation, lanes.op.take(rows))
     return joined.take(preorder(joined))
 
 

@@ -13,7 +13,7 @@ from opreplay.trace.kinds import Kind
 from opreplay.trace.nesting import NOTHING
 from opreplay.trace.timeline import Timeline
 
-__all__ = ["CAUSES", "Breakdown", "Cause", "Share", "break_down"]
+__all__ = ["CAUSES", "Breakdown", "Cause", "RankShare", "Share", "break_down", "rank_shares"]
 
 Cause = Literal[
     "operators",
@@ -57,7 +57,8 @@ _COLLECTIVE_KERNEL = re.compile(r"nccl|rccl|cross_device_reduce|multimem", re.IG
 _RECORD_CAPTURE = (
     "Graph launches hold {share:.0f} % of the GPU time, and the profiler records no operators "
     "inside them: record the capture as well (start torch.profiler with record_shapes=True before "
-    "the engine captures its graphs), and replay the operators of that capture trace."
+    "the engine captures its graphs), and replay the operators of that capture trace, with this "
+    "one as --graph-launches."
 )
 
 
@@ -98,6 +99,43 @@ class Breakdown:
     def device_us(self) -> float:
         """GPU time of all shares [microseconds]."""
         return sum(share.device_us for share in self.shares)
+
+
+@dataclass(frozen=True, slots=True)
+class RankShare:
+    """What one rank of a trace of several took."""
+
+    rank: str
+    """Its number, or the name of its file."""
+    calls: int
+    """CPU events."""
+    host_self_us: float
+    """CPU time of the operators [microseconds]."""
+    gpu_events: int
+    """GPU events."""
+    device_us: float
+    """Summed time of GPU events [microseconds]."""
+
+
+def rank_shares(timeline: Timeline) -> tuple[RankShare, ...]:
+    """Returns the share of each rank; none for a trace of one process."""
+    lanes = timeline.lanes
+    if not lanes.rank:
+        return ()
+    ranks = list(dict.fromkeys(lanes.rank))
+    number = np.array([ranks.index(rank) for rank in lanes.rank], np.int64)
+    op, gpu = number[lanes.op.thread], number[lanes.gpu.thread]
+    count = len(ranks)
+    columns = (
+        np.bincount(op, minlength=count),
+        np.bincount(op, timeline.host_self, count),
+        np.bincount(gpu, minlength=count),
+        np.bincount(gpu, lanes.gpu.duration, count),
+    )
+    return tuple(
+        RankShare(*values)
+        for values in zip(ranks, *(column.tolist() for column in columns), strict=True)
+    )
 
 
 def break_down(timeline: Timeline) -> Breakdown:

@@ -112,6 +112,8 @@ class RecordedCall:
     """True if the call ran while a GPU graph was being captured."""
     batch: Step | None = None
     """What the engine wrote about the batch of the step; None where it wrote nothing."""
+    rank: str | None = None
+    """Rank that made the call; None where the trace is of one process."""
     overload: str | None = None
     """Name of the overload, ``""`` for the default one; None where the trace doesn't say."""
 

@@ -16,6 +16,7 @@ __all__ = [
     "FloatArray",
     "IdArray",
     "Lanes",
+    "concatenate",
     "name_of",
 ]
 
@@ -90,8 +91,23 @@ class Lanes:
     """Ranges that the user or the engine named."""
     threads: tuple[str, ...]
     """Thread ids as text; the same id in two processes stands twice."""
+    rank: tuple[str, ...] = ()
+    """Rank of each thread where the trace is of several; else empty."""
     untimed: bool = False
     """True for an Execution Trace: times only tell order and nesting."""
+
+
+def concatenate(first: Events, second: Events) -> Events:
+    """Returns the events of both, those of `first` before those of `second`."""
+    return Events(
+        start=np.concatenate([first.start, second.start]),
+        duration=np.concatenate([first.duration, second.duration]),
+        thread=np.concatenate([first.thread, second.thread]),
+        external_id=np.concatenate([first.external_id, second.external_id]),
+        correlation=np.concatenate([first.correlation, second.correlation]),
+        distinct=np.concatenate([first.distinct, second.distinct + len(first.examples)]),
+        examples=first.examples + second.examples,
+    )
 
 
 def name_of(event: Mapping[str, Any]) -> str:

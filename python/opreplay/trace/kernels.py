@@ -9,7 +9,7 @@ import numpy as np
 from opreplay.trace.events import NO_ID, BoolArray, Events, FloatArray, IdArray, Lanes
 from opreplay.trace.nesting import NOTHING, Nest
 
-__all__ = ["Launches", "captured", "link", "pick"]
+__all__ = ["Launches", "capture_intervals", "captured", "link", "pick"]
 
 _GRAPH_LAUNCH = "GraphLaunch"
 _BEGIN_CAPTURE = "StreamBeginCapture"
@@ -78,7 +78,15 @@ def link(lanes: Lanes, tree: Nest) -> Launches:
 
 
 def captured(lanes: Lanes) -> BoolArray:
-    """Tells by operator whether it started while its thread was capturing a GPU graph.
+    """Tells by operator whether it started while its thread was capturing a GPU graph."""
+    inside = np.zeros(len(lanes.op), bool)
+    for thread, start, stop in capture_intervals(lanes):
+        inside |= (lanes.op.thread == thread) & (lanes.op.start >= start) & (lanes.op.start <= stop)
+    return inside
+
+
+def capture_intervals(lanes: Lanes) -> list[tuple[int, float, float]]:
+    """Returns thread, start and end of each capture of a GPU graph.
 
     Without a record of the runtime's capture calls, an annotation ``capture_*`` stands for them.
     """
@@ -91,14 +99,7 @@ def captured(lanes: Lanes) -> BoolArray:
         wanted = np.array([name.startswith("capture_") for name in names], bool)
         scopes = lanes.annotation.take(np.flatnonzero(wanted[lanes.annotation.distinct]))
         thread, start, stop = scopes.thread, scopes.start, scopes.end
-    inside = np.zeros(len(lanes.op), bool)
-    for interval in zip(thread, start, stop, strict=True):
-        inside |= (
-            (lanes.op.thread == interval[0])
-            & (lanes.op.start >= interval[1])
-            & (lanes.op.start <= interval[2])
-        )
-    return inside
+    return list(zip(thread.tolist(), start.tolist(), stop.tolist(), strict=True))
 
 
 def _first_after(

@@ -13,12 +13,14 @@ import numpy.typing as npt
 
 from opreplay.trace.arguments import overload_of, read_arguments, unrecorded_sentence
 from opreplay.trace.call import CallGroup, RecordedArgument, RecordedCall, signature_of
+from opreplay.trace.captures import GraphJoin, join_graphs
 from opreplay.trace.collector import collector_paused
 from opreplay.trace.events import NO_ID, IdArray, name_of
 from opreplay.trace.grouping import median_rows, times_by_group
 from opreplay.trace.kernels import pick
 from opreplay.trace.missing import missing_sentences
 from opreplay.trace.nesting import NOTHING
+from opreplay.trace.ranks import merge_ranks, rank_files
 from opreplay.trace.scanning import scan_lanes
 from opreplay.trace.selection import Level, select_rows
 from opreplay.trace.source import Progress, read_pieces
@@ -32,35 +34,54 @@ def read_trace(path: str | Path, *, progress: Progress | None = None) -> Trace:
     """Reads a Kineto or Execution Trace: JSON, plain or gzip, a pipe, or ``"-"`` for stdin.
 
     Args:
-        path: The file.
+        path: The file, or a directory with one for each rank, which are read as one trace.
         progress: Called with the bytes read so far and the file's size (None for a pipe).
 
     Raises:
-        TraceError: The file is unreadable, cut off, foreign or empty.
+        TraceError: A file is unreadable, cut off, foreign or empty.
     """
     with collector_paused():
-        lanes = scan_lanes(path, read_pieces(path, progress=progress))
+        if not Path(path).is_dir():
+            lanes = scan_lanes(path, read_pieces(path, progress=progress))
+        else:
+            lanes = merge_ranks(
+                {
+                    rank: scan_lanes(file, read_pieces(file, progress=progress))
+                    for rank, file in rank_files(Path(path)).items()
+                }
+            )
         return Trace(str(path), build_timeline(lanes))
 
 
 class Trace:
     """The operator calls of a trace. Its times are columns; calls are made when asked for."""
 
-    def __init__(self, path: str, timeline: Timeline) -> None:
+    def __init__(self, path: str, timeline: Timeline, graph_join: GraphJoin | None = None) -> None:
         """Wraps what `read_trace` has read.
 
         Args:
             path: The file's name, for messages.
             timeline: Its events.
+            graph_join: What `with_graph_launches` could name.
         """
         self.path = path
         self.timeline = timeline
+        self.graph_join = graph_join
         self._arguments: dict[int, tuple[RecordedArgument, ...] | None] = {}
         self._signatures: dict[int, str] = {}
 
     def __len__(self) -> int:
         """Number of recorded calls."""
         return len(self.timeline.lanes.op)
+
+    def with_graph_launches(self, execution: Trace) -> Trace:
+        """Returns this trace, its captured calls with the kernels that ran under graph launches.
+
+        Args:
+            execution: A trace in which the graphs were launched that this trace saw captured.
+        """
+        lanes, graph_join = join_graphs(self.timeline, execution.timeline)
+        return Trace(self.path, build_timeline(lanes), graph_join)
 
     @cached_property
     def missing(self) -> tuple[str, ...]:
@@ -79,19 +100,24 @@ class Trace:
         Engines nest further scopes in a step, and some name the same step twice, in two forms.
         """
         events = self.timeline.annotations
-        steps: list[Step | None] = []
-        step_of: dict[int, int] = {}
-        end = -np.inf
-        for row in np.lexsort((-events.duration, events.start)).tolist():
-            if events.end[row] > end:
-                step = parse_step(events.name(row))
-                if step is None:
-                    continue
-                steps.append(step)
-                end = events.end[row]
-            step_of[row] = len(steps) - 1
-        filled = carry_on(steps)
-        return {row: filled[index] for row, index in step_of.items()}
+        ranks = np.array(self.timeline.lanes.rank or [""] * len(self.timeline.lanes.threads))
+        batches: dict[int, Step | None] = {}
+        for rank in np.unique(ranks):
+            own = np.flatnonzero(ranks[events.thread] == rank)
+            steps: list[Step | None] = []
+            step_of: dict[int, int] = {}
+            end = -np.inf
+            for row in own[np.lexsort((-events.duration[own], events.start[own]))].tolist():
+                if events.end[row] > end:
+                    step = parse_step(events.name(row))
+                    if step is None:
+                        continue
+                    steps.append(step)
+                    end = events.end[row]
+                step_of[row] = len(steps) - 1
+            filled = carry_on(steps)
+            batches.update({row: filled[index] for row, index in step_of.items()})
+        return batches
 
     def calls(self, op: str | None = None) -> Iterator[RecordedCall]:
         """Yields the calls of `op`, or of every operator, by start time."""
@@ -220,6 +246,7 @@ class Trace:
                 duration_us=duration,
                 self_us=own,
                 thread=line.lanes.threads[thread],
+                rank=line.lanes.rank[thread] if line.lanes.rank else None,
                 external_id=None if external_id == NO_ID else external_id,
                 step=None if step == NOTHING else steps[step],
                 parent=None if parent == NOTHING else names[parent],

@@ -42,8 +42,9 @@ _SIGNATURE_FIELDS = (
     "Input Strides",
     "Concrete Inputs",
     "kernel_backend",
+    "kernel",
 )
-"""Fields that tell calls of one operator apart."""
+"""Fields that tell calls of one operator apart, and launches of one runtime function."""
 
 _REMEDY = "pass the .json or .json.gz file that torch.profiler's export_chrome_trace wrote"
 

@@ -107,10 +107,6 @@ def _opened(path: str | Path) -> Iterator[BinaryIO]:
     try:
         # A file is closed by the caller's `with`; only opening it may fail here.
         stream = Path(path).open("rb", buffering=0)  # noqa: SIM115
-    except IsADirectoryError as error:
-        raise TraceError(
-            f"{path}: byte 0: this is a directory; pass one trace file of it"
-        ) from error
     except OSError as error:
         raise _unreadable(path, error) from error
     with stream:

@@ -51,14 +51,7 @@ class Timeline:
 def build_timeline(unsorted: Lanes) -> Timeline:
     """Nests the operators, finds their GPU events and annotations."""
     ops = unsorted.op.take(preorder(unsorted.op))
-    lanes = Lanes(
-        op=ops,
-        launch=unsorted.launch,
-        gpu=unsorted.gpu,
-        annotation=unsorted.annotation,
-        threads=unsorted.threads,
-        untimed=unsorted.untimed,
-    )
+    lanes = replace(unsorted, op=ops)
     tree = nest(ops)
     launches = link(lanes, tree)
     kinds = tuple(
