@@ -18,6 +18,7 @@
 #include "opreplay/operator.h"
 #include "opreplay/random.h"
 #include "opreplay/timing.h"
+#include "value_recorder.h"
 
 namespace py = pybind11;
 
@@ -240,6 +241,24 @@ void bind_timing(py::module_& module) {
   module.def("timer_ns", &timer_ns);
 }
 
+void bind_value_recorder(py::module_& module) {
+  py::class_<KeptTensor>(module, "KeptTensor")
+      .def_readonly("type", &KeptTensor::type)
+      .def_readonly("sizes", &KeptTensor::sizes)
+      .def_readonly("values", &KeptTensor::values);
+
+  py::class_<KeptArgument>(module, "KeptArgument")
+      .def_readonly("thread", &KeptArgument::thread)
+      .def_readonly("op", &KeptArgument::op)
+      .def_readonly("occurrence", &KeptArgument::occurrence)
+      .def_readonly("place", &KeptArgument::place)
+      .def_readonly("is_list", &KeptArgument::is_list)
+      .def_readonly("tensors", &KeptArgument::tensors);
+
+  module.def("start_keeping_values", &start_keeping_values, py::arg("max_elements"));
+  module.def("stop_keeping_values", &stop_keeping_values);
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_C, module) {
@@ -264,6 +283,7 @@ PYBIND11_MODULE(_C, module) {
       .def_property_readonly("updates_arguments", &Call::updates_arguments);
 
   bind_timing(module);
+  bind_value_recorder(module);
   module.attr("RESTORE_LIMIT") = kRestoreLimit;
   module.attr("MAX_EMPTY_ARGUMENTS") = kMaxEmptyArguments;
   module.def("fill_random_",

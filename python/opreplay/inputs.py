@@ -77,7 +77,8 @@ def make_inputs(
     without one lie in `ATEN_INTEGERS` for aten and are zero for every other namespace, because
     zero is the index that exists in every table; that is an assumption. Bools are true or false
     with equal odds. Output buffers stay as allocated; tensors that the operator changes in place
-    are read by it and filled like any other.
+    are read by it and filled like any other. Where the trace holds the values of all integers that
+    the call reads, it gets those.
 
     Args:
         resolved: The call.
@@ -112,12 +113,45 @@ def make_inputs(
         for name in call.names:
             for tensor in call.present(name):
                 tensor.fill()
+        assumptions = call.assumptions if recipe is not None else _zeroed_integers(resolved)
+        if recorded := _recorded_contents(resolved):
+            if obstacle := _obstacle(resolved, call):
+                assumptions += (f"recorded values of {', '.join(recorded)} not used: {obstacle}",)
+            else:
+                _write_contents(resolved, call)
+                summary, assumptions = f"recorded values of {', '.join(recorded)}", ()
     arguments = tuple(
         call.replaced.get(argument.name, value)
         for argument, value in zip(resolved.arguments, arguments, strict=True)
     )
-    assumptions = call.assumptions if recipe is not None else _zeroed_integers(resolved)
     return Inputs(arguments, assumptions, summary, needed)
+
+
+def _recorded_contents(resolved: ResolvedCall) -> list[str]:
+    """Names of the arguments whose values the trace holds."""
+    names = [argument.name for argument, spec in _tensor_specs(resolved) if spec.contents]
+    return list(dict.fromkeys(names))
+
+
+def _obstacle(resolved: ResolvedCall, call: RecipeCall) -> str:
+    """Why recorded values cannot be used: indices, lengths and tables only make sense together."""
+    if call.replaced:
+        return f"the recipe makes {', '.join(call.replaced)} anew, which must fit the others"
+    lost = [
+        argument.name
+        for argument, spec in _tensor_specs(resolved)
+        if spec.contents is None and not argument.output and _is_integer(spec.dtype)
+    ]
+    return f"those of {', '.join(dict.fromkeys(lost))} were not kept" if lost else ""
+
+
+def _write_contents(resolved: ResolvedCall, call: RecipeCall) -> None:
+    for argument in resolved.arguments:
+        values = argument.value if isinstance(argument.value, tuple) else (argument.value,)
+        specs = [value for value in values if isinstance(value, TensorSpec)]
+        for spec, tensor in zip(specs, call.present(argument.name), strict=True):
+            if spec.contents is not None:
+                tensor.write_list(spec.contents)
 
 
 def storage_bytes(spec: TensorSpec) -> int:

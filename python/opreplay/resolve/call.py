@@ -28,6 +28,8 @@ class TensorSpec:
     storage: tuple[int, int] | None = None
     """Number within the call of a storage that several tensors share, and the tensor's offset in
     it [elements]; None for a storage of its own."""
+    contents: tuple[int, ...] | None = None
+    """Elements where the trace holds them, the last dimension running fastest; a plan does not."""
 
 
 @dataclass(frozen=True, slots=True)

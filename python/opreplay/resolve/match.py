@@ -229,8 +229,11 @@ class _Reader:
         if item.strides is None or (dims and len(item.strides) != len(dims)):
             if any(d > 1 for d in dims):
                 self._assume_contiguous()
-            return _placed(tensor_spec(dtype, dims, None), item.storage)
-        return _placed(tensor_spec(dtype, dims, _flat(item.strides)), item.storage)
+            spec = tensor_spec(dtype, dims, None)
+        else:
+            spec = tensor_spec(dtype, dims, _flat(item.strides))
+        (contents,) = item.contents or (None,)
+        return replace(_placed(spec, item.storage), contents=contents)
 
     def _assume_contiguous(self) -> None:
         sentence = "strides were not recorded, tensors are taken as contiguous"
@@ -358,7 +361,8 @@ class _Reader:
                 if any(d > 1 for d in dims):
                     self._assume_contiguous()
                 steps = None
-            specs.append(tensor_spec(dtype, dims, steps))
+            contents = item.contents[index] if item.contents else None
+            specs.append(replace(tensor_spec(dtype, dims, steps), contents=contents))
         return tuple(specs)
 
     def _element_dtypes(self, what: str, item: RecordedArgument) -> list[torch.dtype | None]:

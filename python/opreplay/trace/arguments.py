@@ -7,6 +7,7 @@ from typing import Any
 
 from opreplay.trace.call import Dims, RecordedArgument
 from opreplay.trace.execution_arguments import read_execution_arguments
+from opreplay.trace.kept_values import with_values
 
 __all__ = ["overload_of", "read_arguments", "unrecorded_sentence"]
 
@@ -50,7 +51,7 @@ def read_arguments(event: Mapping[str, Any]) -> tuple[RecordedArgument, ...] | N
         except TypeError:
             return None
         arguments.append(read)
-    return tuple(arguments)
+    return with_values(tuple(arguments), fields)
 
 
 def unrecorded_sentence(event: Mapping[str, Any]) -> str | None:

@@ -76,6 +76,9 @@ class RecordedArgument:
     elements: tuple[str, ...] | None = None
     """Type name of each element of a ``TensorList``, ``"None"`` for an undefined one; None where
     the trace records none."""
+    contents: tuple[tuple[int, ...] | None, ...] | None = None
+    """Elements of the tensor, or of each tensor of a list, where `record` kept them; no part of
+    what tells calls apart."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from opreplay._scan import Scanner
 from opreplay.trace.errors import TraceError
 from opreplay.trace.events import Events, Lanes
 from opreplay.trace.execution_trace import read_execution_trace
+from opreplay.trace.kept_values import KEY as KEPT_VALUES
 from opreplay.trace.loose_json import parse_object
 
 __all__ = ["new_scanner", "scan_lanes"]
@@ -43,6 +44,7 @@ _SIGNATURE_FIELDS = (
     "Concrete Inputs",
     "kernel_backend",
     "kernel",
+    KEPT_VALUES,
 )
 """Fields that tell calls of one operator apart, and launches of one runtime function."""
 
