@@ -8,8 +8,8 @@ SHELL := bash
 .ONESHELL:
 .PHONY: demo test lint sanitize check-kernels clean
 
-DEV := pytest pytest-cov hypothesis jsonschema
-LINT := ruff==0.17.6 mypy clang-format==23.1.5
+DEV := pytest pytest-cov hypothesis jsonschema jinja2 plotly pandas playwright
+LINT := ruff==0.17.6 mypy clang-format==23.1.5 jinja2
 
 demo:
 	@python=$$(python3 tools/environment.py "$(TORCH)")

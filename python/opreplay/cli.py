@@ -24,6 +24,7 @@ from opreplay.plan import PlannedOperator
 from opreplay.plan_file import is_plan, write_plan
 from opreplay.replay import Replay, make_plan
 from opreplay.report import inspect as inspecting
+from opreplay.report.html import write_html
 from opreplay.report.reading import read_shown
 from opreplay.report.results import Report
 from opreplay.report.row import Row
@@ -178,6 +179,9 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
 def _add_results(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("results")
     group.add_argument("--json", type=_writable, metavar="FILE", help="write the results")
+    group.add_argument(
+        "--html", type=_writable, metavar="FILE", help="write a page with table and charts"
+    )
     group.add_argument("--csv", type=_writable, metavar="FILE", help="write a table of medians")
     group.add_argument(
         "--raw", action="store_true", help="keep the samples in the JSON, at most 1,000 each"
@@ -286,6 +290,8 @@ def _run(options: argparse.Namespace) -> int:
         report.write_json(options.json)
     if options.csv is not None:
         report.write_csv(options.csv)
+    if options.html is not None:
+        write_html(report.to_json(), options.html)
     if interrupted:
         return _INTERRUPTED
     failed = any(row.status == "failed" for row in report.rows)

@@ -419,3 +419,9 @@ def test_graph_launches_beside_a_plan_are_refused(tmp_path, capsys):
     path = broken_plan(tmp_path)
     assert main(["run", str(path), "--graph-launches", "x.json"]) == 2
     assert "is a plan; --graph-launches goes with a trace" in capsys.readouterr().err
+
+
+def test_the_page_of_a_run_holds_its_rows(trace, tmp_path):
+    page = tmp_path / "page.html"
+    assert main(["run", str(trace), *HERE, "--limit", "1", "--html", str(page)]) == 0
+    assert '"op": "aten::mm"' in page.read_text()

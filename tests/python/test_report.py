@@ -327,3 +327,12 @@ def test_show_names_the_recorded_times(tmp_path):
     )  # fmt: skip
 
     assert "1 calls, median 10.00 us" in text
+
+
+def test_a_data_frame_has_the_columns_and_values_of_the_csv():
+    pandas = pytest.importorskip("pandas")
+    frame = report(row(), LOST).to_pandas()
+    assert list(frame.op) == ["aten::mm", "aten::index"]
+    assert list(frame.host_ns.fillna(-1)) == [1500.0, -1]
+    assert frame.groupby("status")["count"].sum().to_dict() == {"ok": 3, "skipped": 2}
+    assert isinstance(frame, pandas.DataFrame)

@@ -6,13 +6,16 @@ import csv
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from opreplay.environment import Environment
 from opreplay.report.row import STATUSES, Row
 from opreplay.trace.call import REASONS
+
+if TYPE_CHECKING:
+    import pandas
 
 __all__ = ["FORMAT", "Report", "Share", "share_of"]
 
@@ -117,6 +120,21 @@ class Report:
     def write_json(self, path: str | Path) -> None:
         """Writes a results file."""
         Path(path).write_bytes(orjson.dumps(self.to_json(), option=orjson.OPT_INDENT_2) + b"\n")
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Returns one line for each row, with the columns of `write_csv`; None is missing.
+
+        Raises:
+            ImportError: pandas is missing.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("to_pandas needs pandas: pip install 'opreplay[report]'") from error
+        return pandas.DataFrame(
+            [[value(row) for value in _CSV_COLUMNS.values()] for row in self.rows],
+            columns=list(_CSV_COLUMNS),
+        )
 
     def write_csv(self, path: str | Path) -> None:
         """Writes one line for each row, with the medians; a missing value is an empty field."""
