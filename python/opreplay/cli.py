@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from opreplay import table_command
 from opreplay.isolation import WorkerError
-from opreplay.options import ReplayOptions, Selection
+from opreplay.options import ReplayOptions
 from opreplay.plan import PlannedOperator
 from opreplay.plan_file import is_plan, write_plan
 from opreplay.replay import Replay, make_plan
@@ -29,6 +29,7 @@ from opreplay.report.row import Row
 from opreplay.report.show import show_calls
 from opreplay.report.terminal import RowPrinter, make_console, print_totals
 from opreplay.stat import TimingOptions
+from opreplay.trace import Selection
 
 __all__ = ["main"]
 
@@ -224,17 +225,6 @@ def _writable(text: str) -> Path:
     return path
 
 
-def _selection(options: argparse.Namespace) -> Selection:
-    return Selection(
-        ops=tuple(options.op),
-        match=options.match,
-        scope=options.scope,
-        level=options.level,
-        top=options.top,
-        limit=options.limit,
-    )
-
-
 def _replay_options(options: argparse.Namespace) -> ReplayOptions:
     return ReplayOptions(
         device=options.device,
@@ -264,7 +254,7 @@ def _recipes(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    selection = _selection(options)
+    selection = inspecting.selection_of(options)
     report, interrupted = _replay(
         options.source, selection, _replay_options(options), verbose=options.verbose
     )
@@ -335,7 +325,7 @@ def _show(options: argparse.Namespace) -> int:
     from opreplay.environment import default_device
     from opreplay.resolve import Resolver
 
-    groups = _selection(options).of_trace(read_shown(options.trace))
+    groups = read_shown(options.trace).groups(inspecting.selection_of(options))
     if not groups:
         raise ValueError(f"{options.trace}: no operator call is left to choose")
     resolver = Resolver(
@@ -353,7 +343,7 @@ def _plan(options: argparse.Namespace) -> int:
     output = _writable(options.output)
     plan = make_plan(
         options.trace,
-        _selection(options),
+        inspecting.selection_of(options),
         options=ReplayOptions(
             imports=tuple(options.imports),
             allow_mismatch=options.allow_mismatch,

@@ -6,13 +6,11 @@ code and no tensor values do.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from opreplay.resolve.call import Argument, ResolvedCall, TensorSpec, TorchValue, Value
 from opreplay.trace.call import RecordedTimes, Skipped
-from opreplay.trace.selection import LEVELS, Level
+from opreplay.trace.selection import Level, Selection
 
 __all__ = [
     "Plan",
@@ -124,43 +122,27 @@ class Plan:
     calls: tuple[PlannedCall, ...]
     """One entry for each signature, in the order of the trace."""
 
-    def select(
-        self,
-        *,
-        ops: Iterable[str] = (),
-        match: str | None = None,
-        scope: str | None = None,
-        level: Level = "all",
-        top: int | None = None,
-        limit: int | None = None,
-    ) -> list[PlannedCall]:
+    def select(self, selection: Selection) -> list[PlannedCall]:
         """Chooses calls in the way that `Trace.groups` does.
 
-        A plan keeps only the innermost annotation of each call, so `scope` looks no further.
+        A plan keeps only the innermost annotation of each call, so the scope looks no further.
 
         Raises:
-            ValueError: A choice is malformed, or no annotation fits `scope`.
+            ValueError: No annotation fits the scope.
         """
-        if level not in LEVELS:
-            raise ValueError(f"level is {level!r}, expected one of {', '.join(LEVELS)}")
-        try:
-            pattern = re.compile(match or "")
-        except re.error as error:
-            raise ValueError(f"{match!r} is not a regular expression ({error})") from error
-        names = frozenset(ops)
-        steps = None if scope is None else self._steps_of(scope)
+        steps = None if selection.scope is None else self._steps_of(selection.scope)
+        level = selection.level
         chosen = [
             call
             for call in self.calls
-            if (not names or call.op in names)
-            and pattern.search(call.op)
+            if selection.fits(call.op)
             and (steps is None or call.step in steps)
             and (level != "outermost" or call.parent is None)
             and (level != "leaf" or call.leaf)
         ]
-        if top is not None:
-            chosen = _by_time(chosen, level)[:top]
-        return chosen[:limit]
+        if selection.top is not None:
+            chosen = _by_time(chosen, level)[: selection.top]
+        return chosen[: selection.limit]
 
     def _steps_of(self, scope: str) -> set[str]:
         steps = {call.step for call in self.calls if call.step is not None}

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from opreplay.environment import Environment
 from opreplay.isolation import Died, Factory, InProcess, Isolated, TimedOut
-from opreplay.options import ReplayOptions, Selection
+from opreplay.options import ReplayOptions
 from opreplay.outcome import Outcome
 from opreplay.plan import Plan, PlannedCall, PlannedOperator, planned
 from opreplay.plan_file import is_plan, read_plan
 from opreplay.report.results import Report
 from opreplay.report.row import Row
 from opreplay.resolve.namespaces import register_namespace, registered_namespaces
-from opreplay.trace import CallGroup, RecordedCall, Skipped, Trace, read_trace
+from opreplay.trace import CallGroup, RecordedCall, Selection, Skipped, Trace, read_trace
 
 if TYPE_CHECKING:
     from opreplay.attempt import Attempt
@@ -146,7 +146,7 @@ def make_plan(
     )
     with closing(runner):
         trace = source if isinstance(source, Trace) else read(str(source))
-        groups = (selection or Selection()).of_trace(trace)
+        groups = trace.groups(selection)
         answers = runner.map([group.call for group in groups])
         return Plan(
             tuple(
@@ -165,8 +165,8 @@ def _choose(
         name = str(source)
         source = read_plan(name) if is_plan(name) else read(name)
     if isinstance(source, Plan):
-        return name, (), selection.of_plan(source)
-    return name, source.missing, selection.of_trace(source)
+        return name, (), source.select(selection)
+    return name, source.missing, source.groups(selection)
 
 
 def _start_runner(

@@ -15,14 +15,14 @@ from kineto_events import TINY_TRACE, kernel, launch, op, trace_of
 import opreplay
 from opreplay.attempt import Attempt
 from opreplay.isolation import Died, TimedOut
-from opreplay.options import ReplayOptions, Selection
+from opreplay.options import ReplayOptions
 from opreplay.plan import Plan, PlannedOperator, PlannedTensor, planned, resolved
 from opreplay.plan_file import PlanError, is_plan, read_plan, write_plan
 from opreplay.recipes import find_recipe
 from opreplay.replay import _planned_call, make_plan, replay
 from opreplay.resolve.call import Argument, ResolvedCall, TensorSpec, TorchValue
 from opreplay.stat import TimingOptions
-from opreplay.trace import Skipped, read_trace
+from opreplay.trace import Selection, Skipped, read_trace
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "plan.schema.json"
 HERE = ReplayOptions(isolation=False, device="cpu", timing=TimingOptions(time_s=0.002, cold=False))
@@ -213,7 +213,7 @@ SELECTIONS = [
 
 @pytest.mark.parametrize(("selection", "ops"), SELECTIONS)
 def test_calls_of_a_plan_are_chosen_like_those_of_a_trace(tmp_path, selection, ops):
-    assert [call.op for call in selection.of_plan(planned_trace(tmp_path))] == ops
+    assert [call.op for call in planned_trace(tmp_path).select(selection)] == ops
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_calls_of_a_plan_are_chosen_like_those_of_a_trace(tmp_path, selection, o
 )
 def test_a_choice_that_makes_no_sense_is_refused(tmp_path, choice, message):
     with pytest.raises(ValueError, match=message):
-        planned_trace(tmp_path).select(**choice)
+        planned_trace(tmp_path).select(Selection(**choice))
 
 
 def change_at(*keys, to):

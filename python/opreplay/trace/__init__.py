@@ -15,7 +15,7 @@ from opreplay.trace.call import (
 from opreplay.trace.errors import TraceError
 from opreplay.trace.kinds import REASON_OF_KIND, Kind, classify
 from opreplay.trace.reader import Trace, read_trace
-from opreplay.trace.selection import LEVELS, Level
+from opreplay.trace.selection import LEVELS, Level, Selection
 
 __all__ = [
     "LEVELS",
@@ -28,6 +28,7 @@ __all__ = [
     "RecordedArgument",
     "RecordedCall",
     "RecordedTimes",
+    "Selection",
     "Skipped",
     "Trace",
     "TraceError",

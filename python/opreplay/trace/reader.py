@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from opreplay.trace.kernels import pick
 from opreplay.trace.missing import missing_sentences
 from opreplay.trace.nesting import NOTHING
 from opreplay.trace.scanning import scan_lanes
-from opreplay.trace.selection import Level, select_rows
+from opreplay.trace.selection import Level, Selection, select_rows
 from opreplay.trace.source import Progress, read_pieces
 from opreplay.trace.steps import Step, carry_on, parse_step
 from opreplay.trace.timeline import Timeline, build_timeline
@@ -95,38 +95,24 @@ class Trace:
 
     def calls(self, op: str | None = None) -> Iterator[RecordedCall]:
         """Yields the calls of `op`, or of every operator, by start time."""
-        yield from self._calls(select_rows(self.timeline, ops=() if op is None else (op,)))
+        yield from self._calls(select_rows(self.timeline, Selection(() if op is None else (op,))))
 
-    def groups(
-        self,
-        *,
-        ops: Iterable[str] = (),
-        match: str | None = None,
-        scope: str | None = None,
-        level: Level = "all",
-        top: int | None = None,
-        limit: int | None = None,
-    ) -> list[CallGroup]:
+    def groups(self, selection: Selection | None = None) -> list[CallGroup]:
         """Groups identical calls, by first start time, or by falling time where `top` is given.
 
         Args:
-            ops: Exact names; none means every name.
-            match: Regular expression that occurs in the name.
-            scope: Annotation that encloses the calls: its whole name, or else a part of it.
-            level: Place in the nest of operators.
-            top: Keeps so many groups with the most recorded device time, or host time in a
-                trace without any.
-            limit: Keeps so many of the groups that are left.
+            selection: Which calls; the default is all of them.
 
         Raises:
-            ValueError: A choice is malformed, or no annotation fits `scope`.
+            ValueError: No annotation fits the scope.
         """
-        rows = select_rows(self.timeline, ops=ops, match=match, scope=scope, level=level)
+        selection = selection or Selection()
+        rows = select_rows(self.timeline, selection)
         with collector_paused():
             groups = self._group(rows)
-        if top is not None:
-            groups = _sorted_by_time(groups, level)[:top]
-        return groups[:limit]
+        if selection.top is not None:
+            groups = _sorted_by_time(groups, selection.level)[: selection.top]
+        return groups[: selection.limit]
 
     def _group(self, rows: IdArray) -> list[CallGroup]:
         line = self.timeline
