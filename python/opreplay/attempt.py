@@ -21,7 +21,6 @@ from opreplay.resolve.call import ResolvedCall
 from opreplay.resolve.resolver import Resolver
 from opreplay.timing import measure
 from opreplay.trace.call import Reason, RecordedCall, Skipped
-from opreplay.trace.steps import parse_step
 
 __all__ = ["Attempt", "PreparedCall"]
 
@@ -124,7 +123,7 @@ class Attempt:
             return job.outcome
         else:
             found = self._resolver.check(resolved(job.op, job.outcome))
-            batch = None if job.step is None else parse_step(job.step)
+            batch = job.batch
         return found if isinstance(found, Skipped) else replace(found, batch=batch)
 
     def prepare(self, call: ResolvedCall) -> PreparedCall | Skipped:

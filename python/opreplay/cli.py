@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -29,7 +30,7 @@ from opreplay.report.row import Row
 from opreplay.report.show import show_calls
 from opreplay.report.terminal import RowPrinter, make_console, print_totals
 from opreplay.stat import TimingOptions
-from opreplay.trace import Selection
+from opreplay.trace import STEPS, Selection
 
 __all__ = ["main"]
 
@@ -105,12 +106,14 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("trace", help=_TRACE_HELP)
     plan.add_argument("-o", "--output", metavar="FILE", required=True, help="plan file to write")
     inspecting.add_selection(plan)
+    _add_steps(plan)
     _add_resolving(plan)
     _add_running(plan)
 
     run = add("run", _run, "replay and time the calls of a trace or plan")
     run.add_argument("source", metavar="TRACE|PLAN", help=f"{_TRACE_HELP}, or a plan file")
     inspecting.add_selection(run)
+    _add_steps(run)
     _add_resolving(run)
     _add_running(run)
     _add_measuring(run)
@@ -148,6 +151,14 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         "--no-isolation", action="store_true", help="run in this process: a crash ends everything"
     )
     group.add_argument("-v", "--verbose", action="store_true", help="print every assumption")
+
+
+def _add_steps(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--steps", choices=STEPS,
+        help="where inputs depend on the engine's step: the step of median time for each phase, or "
+        "every one (default: median)",
+    )  # fmt: skip
 
 
 def _add_measuring(parser: argparse.ArgumentParser) -> None:
@@ -225,6 +236,10 @@ def _writable(text: str) -> Path:
     return path
 
 
+def _selection(options: argparse.Namespace) -> Selection:
+    return replace(inspecting.selection_of(options), steps=options.steps or "median")
+
+
 def _replay_options(options: argparse.Namespace) -> ReplayOptions:
     return ReplayOptions(
         device=options.device,
@@ -254,9 +269,13 @@ def _recipes(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    selection = inspecting.selection_of(options)
+    if options.steps is not None and is_plan(options.source):
+        raise ValueError(
+            f"{options.source}: --steps is chosen when a plan is written: "
+            f"opreplay plan TRACE --steps {options.steps} -o {options.source}"
+        )
     report, interrupted = _replay(
-        options.source, selection, _replay_options(options), verbose=options.verbose
+        options.source, _selection(options), _replay_options(options), verbose=options.verbose
     )
     if options.json is not None:
         report.write_json(options.json)
@@ -343,7 +362,7 @@ def _plan(options: argparse.Namespace) -> int:
     output = _writable(options.output)
     plan = make_plan(
         options.trace,
-        inspecting.selection_of(options),
+        _selection(options),
         options=ReplayOptions(
             imports=tuple(options.imports),
             allow_mismatch=options.allow_mismatch,

@@ -218,7 +218,10 @@ def _allocate(
     known = () if recipe is None else recipe.parameters
     own = {one.name: parameters[one.name] for one in known if one.name in parameters}
     chosen = read_parameters(known, own)
-    call = RecipeCall(resolved.resolved_op, values, tensors, resolved.batch, chosen)
+    reads_step = recipe is not None and recipe.reads_step
+    call = RecipeCall(
+        resolved.resolved_op, values, tensors, resolved.batch, chosen, reads_step=reads_step
+    )
     return call, tuple(arguments)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from opreplay.resolve.call import Argument, ResolvedCall, TensorSpec, TorchValue, Value
 from opreplay.trace.call import RecordedTimes, Skipped
 from opreplay.trace.selection import Level, Selection
+from opreplay.trace.steps import Step
 
 __all__ = [
     "Plan",
@@ -89,7 +90,7 @@ class PlannedOperator:
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
-    """All recorded calls of one signature, resolved, or left out with the reason."""
+    """Recorded calls of one signature, resolved, or left out with the reason."""
 
     op: str
     """Operator name as recorded."""
@@ -111,6 +112,8 @@ class PlannedCall:
     """Name and number of the kernels that one call launched."""
     in_graph: bool
     """True if any of the calls ran under graph capture."""
+    batch: Step | None
+    """Batch of the step that the call stands for; None where its values depend on none."""
     outcome: PlannedOperator | Skipped
     """What runs, or why nothing does."""
 
@@ -120,7 +123,7 @@ class Plan:
     """The calls of a trace, ready to be run without it."""
 
     calls: tuple[PlannedCall, ...]
-    """One entry for each signature, in the order of the trace."""
+    """One entry for each signature, and each step or phase, in the order of the trace."""
 
     def select(self, selection: Selection) -> list[PlannedCall]:
         """Chooses calls in the way that `Trace.groups` does.

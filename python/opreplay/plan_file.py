@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,10 +20,11 @@ from opreplay.plan import (
 )
 from opreplay.resolve.call import TorchValue
 from opreplay.trace.call import REASONS, RecordedTimes, Skipped
+from opreplay.trace.steps import Phase, Step
 
 __all__ = ["FORMAT", "PlanError", "is_plan", "read_plan", "write_plan"]
 
-FORMAT = "opreplay-plan/1"
+FORMAT = "opreplay-plan/2"
 
 _KINDS: tuple[str, ...] = ("dtype", "layout", "memory_format", "device", "generator")
 _HEAD_BYTES = 4096
@@ -92,6 +94,7 @@ def _call_fields(call: PlannedCall) -> dict[str, Any]:
         },
         "kernels_recorded": [{"name": name, "count": count} for name, count in call.kernels],
         "in_graph": call.in_graph,
+        "batch": None if call.batch is None else asdict(call.batch),
     }
     if isinstance(call.outcome, Skipped):
         skipped = {"reason": call.outcome.reason, "detail": call.outcome.detail}
@@ -225,7 +228,28 @@ def _read_call(node: _Node) -> PlannedCall:
         device=recorded.field("device", lambda times: times.optional(_read_times)),
         kernels=node.field("kernels_recorded", lambda kernels: kernels.each(_read_kernel)),
         in_graph=node.field("in_graph", _Node.flag),
+        batch=node.field("batch", lambda batch: batch.optional(_read_batch)),
         outcome=outcome,
+    )
+
+
+def _read_batch(node: _Node) -> Step:
+    return Step(
+        context=node.field("context", _read_phase),
+        generation=node.field("generation", _read_phase),
+        annotation=node.field("annotation", _Node.text),
+    )
+
+
+def _read_phase(node: _Node) -> Phase:
+    return Phase(
+        sequences=node.field("sequences", _Node.count),
+        queries=node.field("queries", lambda total: total.optional(_Node.count)),
+        keys=node.field("keys", lambda total: total.optional(_Node.count)),
+        carried=node.field("carried", _Node.flag),
+        lengths=node.field(
+            "lengths", lambda list_: list_.optional(lambda one: one.each(_Node.count))
+        ),
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from opreplay.environment import Environment
 from opreplay.isolation import Died, Factory, InProcess, Isolated, TimedOut
@@ -22,7 +22,11 @@ from opreplay.plan import Plan, PlannedCall, PlannedOperator, planned
 from opreplay.plan_file import is_plan, read_plan
 from opreplay.report.results import Report
 from opreplay.report.row import Row
-from opreplay.resolve.namespaces import register_namespace, registered_namespaces
+from opreplay.resolve.namespaces import (
+    operator_table,
+    register_namespace,
+    registered_namespaces,
+)
 from opreplay.trace import CallGroup, RecordedCall, Selection, Skipped, Trace, read_trace
 
 if TYPE_CHECKING:
@@ -63,6 +67,15 @@ def replay(
         return Report(tuple(run.rows()), run.environment, ("opreplay.replay", str(run.name)))
 
 
+class Greeting(NamedTuple):
+    """What a worker has to tell once it has loaded."""
+
+    environment: Environment
+    """The machine and the software that the calls run on."""
+    step_ops: frozenset[str]
+    """Recorded names of the operators whose recipes read the step."""
+
+
 class Replay:
     """One run, row by row; to be closed, which ends its worker."""
 
@@ -92,7 +105,7 @@ class Replay:
             spoils=lambda outcome: outcome.device_broken,
         )
         try:
-            self.name, self.notes, self.calls = _choose(source, selection or Selection(), read)
+            self.name, self.notes, self.calls = self._choose(source, selection, read)
         except BaseException:
             self._runner.close()
             raise
@@ -100,10 +113,10 @@ class Replay:
     @property
     def environment(self) -> Environment:
         """The machine and the software that the calls run on; waits until the worker has loaded."""
-        return self._runner.greeting()
+        return self._runner.greeting().environment
 
     def rows(self) -> Iterator[Row]:
-        """Yields one row for each signature, in order, as soon as it is certain."""
+        """Yields one row for each chosen call, in order, as soon as it is certain."""
         jobs = [call.call if isinstance(call, CallGroup) else call for call in self.calls]
         answers = self._runner.map(jobs)
         for call, answer in zip(self.calls, answers, strict=True):
@@ -117,6 +130,20 @@ class Replay:
     def close(self) -> None:
         """Ends the worker; may be called again."""
         self._runner.close()
+
+    def _choose(
+        self, source: Source, selection: Selection | None, read: Callable[[str], Trace]
+    ) -> tuple[str, tuple[str, ...], Sequence[CallGroup | PlannedCall]]:
+        """Returns the name of a source, what is to be said of it, and its chosen calls."""
+        if isinstance(source, Trace | Plan):
+            name = source.path if isinstance(source, Trace) else "plan"
+        else:
+            name = str(source)
+            source = read_plan(name) if is_plan(name) else read(name)
+        if isinstance(source, Plan):
+            return name, (), source.select(selection or Selection())
+        step_ops = self._runner.greeting().step_ops
+        return name, source.missing, source.groups(selection, step_ops=step_ops)
 
 
 def make_plan(
@@ -146,27 +173,13 @@ def make_plan(
     )
     with closing(runner):
         trace = source if isinstance(source, Trace) else read(str(source))
-        groups = trace.groups(selection)
+        groups = trace.groups(selection, step_ops=runner.greeting())
         answers = runner.map([group.call for group in groups])
         return Plan(
             tuple(
                 _planned_call(group, answer) for group, answer in zip(groups, answers, strict=True)
             )
         )
-
-
-def _choose(
-    source: Source, selection: Selection, read: Callable[[str], Trace]
-) -> tuple[str, tuple[str, ...], Sequence[CallGroup | PlannedCall]]:
-    """Returns the name of a source, what is to be said of it, and its chosen calls."""
-    if isinstance(source, Trace | Plan):
-        name = source.path if isinstance(source, Trace) else "plan"
-    else:
-        name = str(source)
-        source = read_plan(name) if is_plan(name) else read(name)
-    if isinstance(source, Plan):
-        return name, (), source.select(selection)
-    return name, source.missing, source.groups(selection)
 
 
 def _start_runner(
@@ -177,7 +190,7 @@ def _start_runner(
     return Isolated(factory, limit_s=options.timeout_s, spoils=spoils)
 
 
-def _load_attempt(options: ReplayOptions) -> tuple[Environment, Attempt]:
+def _load_attempt(options: ReplayOptions) -> tuple[Greeting, Attempt]:
     """Runs in the worker: loads torch and the dispatcher's operators."""
     import torch
 
@@ -189,12 +202,14 @@ def _load_attempt(options: ReplayOptions) -> tuple[Environment, Attempt]:
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     device = options.device or default_device()
-    return describe_environment(device, threads=options.threads), Attempt(options, device=device)
+    attempt = Attempt(options, device=device)
+    environment = describe_environment(device, threads=options.threads)
+    return Greeting(environment, _step_ops()), attempt
 
 
 def _load_planner(
     options: ReplayOptions,
-) -> tuple[None, Callable[[RecordedCall, Callable[[], None]], PlannedOperator | Skipped]]:
+) -> tuple[frozenset[str], Callable[[RecordedCall, Callable[[], None]], PlannedOperator | Skipped]]:
     """Runs in the worker: loads torch and the dispatcher's operators."""
     from opreplay.resolve.resolver import Resolver
 
@@ -207,7 +222,18 @@ def _load_planner(
         found = resolver.resolve(job)
         return found if isinstance(found, Skipped) else planned(found)
 
-    return None, plan
+    return _step_ops(), plan
+
+
+def _step_ops() -> frozenset[str]:
+    """Runs in the worker: names of the operators whose recipes read the step, older names too."""
+    from opreplay.recipes import find_recipe, list_recipes
+
+    names = {op for one in list_recipes() for op in one.ops}
+    reading = {op for op in names if (best := find_recipe(op)) is not None and best.reads_step}
+    renames = operator_table()["renames"]
+    older = {old for old, candidates in renames.items() if not reading.isdisjoint(candidates)}
+    return frozenset(reading | older)
 
 
 def _row(call: CallGroup | PlannedCall, answer: Outcome | Died | TimedOut) -> Row:
@@ -221,7 +247,8 @@ def _row(call: CallGroup | PlannedCall, answer: Outcome | Died | TimedOut) -> Ro
         overload=outcome.overload,
         resolved_op=outcome.resolved_op or op,
         signature=call.signature,
-        step=None,
+        step=None if call.batch is None else call.batch.annotation,
+        batch=call.batch,
         count=call.count,
         host=call.host,
         device=call.device,
@@ -269,5 +296,6 @@ def _planned_call(
         device=group.device,
         kernels=group.kernels,
         in_graph=group.in_graph,
+        batch=group.batch,
         outcome=answer,
     )

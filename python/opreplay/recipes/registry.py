@@ -52,6 +52,8 @@ class Recipe:
     """Who registered it: user recipes beat plug-ins, plug-ins beat built-in ones."""
     parameters: tuple[Parameter, ...] = ()
     """What the user may set."""
+    reads_step: bool = False
+    """True if the values depend on the step of the call: other steps are rows of their own."""
 
     def __post_init__(self) -> None:
         """Refuses names that cannot be an operator's."""
@@ -126,7 +128,10 @@ def registering_as(origin: Origin) -> Iterator[None]:
 
 
 def recipe(
-    *ops: str, cpu: tuple[str, ...] = (), parameters: tuple[Parameter, ...] = ()
+    *ops: str,
+    cpu: tuple[str, ...] = (),
+    parameters: tuple[Parameter, ...] = (),
+    reads_step: bool = False,
 ) -> Callable[[RecipeFunction], RecipeFunction]:
     """Registers a function that gives the tensors of some operators the values they need.
 
@@ -134,13 +139,15 @@ def recipe(
         ops: Exact operator names, ``"namespace::name"``. All overloads are meant.
         cpu: Arguments that the operator wants on the CPU whatever the device of the call.
         parameters: What the user may set; the function reads it with `RecipeCall.parameter`.
+        reads_step: The function reads `RecipeCall.batch`. Calls of one signature in steps with
+            other batches are then rows of their own.
 
     Raises:
         ValueError: A name is not exact.
     """
 
     def register(function: RecipeFunction) -> RecipeFunction:
-        _registry.add(Recipe(function, ops, cpu, _origin.get(), parameters))
+        _registry.add(Recipe(function, ops, cpu, _origin.get(), parameters, reads_step))
         return function
 
     return register

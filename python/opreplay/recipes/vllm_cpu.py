@@ -38,7 +38,7 @@ def onednn_mm(call: RecipeCall) -> str:
     return f"handle of a {inner} x {columns} weight from create_onednn_mm_handler"
 
 
-@recipe("_C::cpu_attention_with_kv_cache")
+@recipe("_C::cpu_attention_with_kv_cache", reads_step=True)
 def cpu_attention(call: RecipeCall) -> str:
     """Distinct blocks, lengths within the table, and metadata from the operator that makes it."""
     query, cache, table = (call.tensor(name) for name in ("query", "key_cache", "block_table"))
@@ -81,7 +81,7 @@ def cpu_attention(call: RecipeCall) -> str:
     )
 
 
-@recipe("_C::get_scheduler_metadata")
+@recipe("_C::get_scheduler_metadata", reads_step=True)
 def scheduler_metadata(call: RecipeCall) -> str:
     """Lengths for every sequence; the operator has no argument that bounds them."""
     sequences = call.tensor("seq_lens").numel
@@ -90,7 +90,7 @@ def scheduler_metadata(call: RecipeCall) -> str:
     return str(batch)
 
 
-@recipe("_C::compute_slot_mapping_kernel_impl")
+@recipe("_C::compute_slot_mapping_kernel_impl", reads_step=True)
 def compute_slot_mapping(call: RecipeCall) -> str:
     """Positions within the blocks of each sequence; the blocks are distinct."""
     table, positions = call.tensor("block_table"), call.tensor("positions")

@@ -15,21 +15,25 @@ from opreplay.trace.call import (
 from opreplay.trace.errors import TraceError
 from opreplay.trace.kinds import REASON_OF_KIND, Kind, classify
 from opreplay.trace.reader import Trace, read_trace
-from opreplay.trace.selection import LEVELS, Level, Selection
+from opreplay.trace.selection import LEVELS, STEPS, Level, Selection
+from opreplay.trace.steps import Phase, Step
 
 __all__ = [
     "LEVELS",
     "REASONS",
     "REASON_OF_KIND",
+    "STEPS",
     "CallGroup",
     "Kind",
     "Level",
+    "Phase",
     "Reason",
     "RecordedArgument",
     "RecordedCall",
     "RecordedTimes",
     "Selection",
     "Skipped",
+    "Step",
     "Trace",
     "TraceError",
     "classify",

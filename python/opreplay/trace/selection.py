@@ -12,12 +12,18 @@ from opreplay.trace.events import BoolArray, Events, IdArray
 from opreplay.trace.nesting import NOTHING
 from opreplay.trace.timeline import Timeline
 
-__all__ = ["LEVELS", "Level", "Selection", "select_rows"]
+__all__ = ["LEVELS", "STEPS", "Level", "Selection", "Steps", "select_rows"]
 
 Level = Literal["all", "outermost", "leaf"]
 """Calls of a nest: every one, those inside no other operator, those with no operator inside."""
 
 LEVELS: tuple[Level, ...] = ("all", "outermost", "leaf")
+
+Steps = Literal["median", "all"]
+"""Steps that a call is run for, where its values depend on the step: for each phase the one with
+the median recorded time, or every step with another batch."""
+
+STEPS: tuple[Steps, ...] = ("median", "all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +38,23 @@ class Selection:
     """Annotation that encloses the call: its whole name, or else a part of it."""
     level: Level = "all"
     """Place in the nest of operators."""
+    steps: Steps = "median"
+    """Steps to run of a trace's calls; a plan holds those that were chosen for it."""
     top: int | None = None
     """Keeps so many rows with the most recorded device time, or host time without any."""
     limit: int | None = None
     """Keeps so many of the rows that are left."""
 
     def __post_init__(self) -> None:
-        """Checks the pattern, the level and the counts."""
+        """Checks the pattern, the choices and the counts."""
         try:
             re.compile(self.match or "")
         except re.error as error:
             raise ValueError(f"{self.match!r} is not a regular expression ({error})") from error
         if self.level not in LEVELS:
             raise ValueError(f"level is {self.level!r}, expected one of {', '.join(LEVELS)}")
+        if self.steps not in STEPS:
+            raise ValueError(f"steps is {self.steps!r}, expected one of {', '.join(STEPS)}")
         for name in ("top", "limit"):
             value = getattr(self, name)
             if value is not None and value < 1:
