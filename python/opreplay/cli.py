@@ -107,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("-o", "--output", metavar="FILE", required=True, help="plan file to write")
     inspecting.add_selection(plan)
     _add_steps(plan)
+    _add_recipe_parameters(plan)
     _add_resolving(plan)
     _add_running(plan)
 
@@ -114,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("source", metavar="TRACE|PLAN", help=f"{_TRACE_HELP}, or a plan file")
     inspecting.add_selection(run)
     _add_steps(run)
+    _add_recipe_parameters(run)
     _add_resolving(run)
     _add_running(run)
     _add_measuring(run)
@@ -161,14 +163,17 @@ def _add_steps(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def _add_recipe_parameters(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--recipe", type=_setting, action="append", default=[], metavar="NAME=VALUE",
+        help="parameter of a recipe, as 'opreplay recipes' lists them; repeatable",
+    )  # fmt: skip
+
+
 def _add_measuring(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("measuring")
     group.add_argument("--device", metavar="DEV", help="default: the accelerator, else cpu")
     group.add_argument("--seed", type=int, default=0, help="of all inputs (default: 0)")
-    group.add_argument(
-        "--recipe", type=_setting, action="append", default=[], metavar="NAME=VALUE",
-        help="parameter of a recipe, as 'opreplay recipes' lists them; repeatable",
-    )  # fmt: skip
     group.add_argument(
         "--time", type=_positive, default=TimingOptions().time_s, metavar="SECONDS",
         help="limit for warm-up and samples of one call (default: %(default)s)",
@@ -364,6 +369,7 @@ def _plan(options: argparse.Namespace) -> int:
         options.trace,
         _selection(options),
         options=ReplayOptions(
+            recipe_parameters=dict(options.recipe),
             imports=tuple(options.imports),
             allow_mismatch=options.allow_mismatch,
             isolation=not options.no_isolation,

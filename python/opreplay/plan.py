@@ -6,6 +6,7 @@ code and no tensor values do.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from opreplay.resolve.call import Argument, ResolvedCall, TensorSpec, TorchValue, Value
@@ -18,6 +19,7 @@ __all__ = [
     "PlannedArgument",
     "PlannedCall",
     "PlannedOperator",
+    "PlannedRecipe",
     "PlannedTensor",
     "PlannedValue",
     "planned",
@@ -68,6 +70,18 @@ class PlannedArgument:
     """True if the operator writes to it."""
     output: bool
     """True if it is a pure output buffer."""
+    producer: str | None = None
+    """Operator that the recipe runs before the call to make this argument."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRecipe:
+    """What chooses the values of a planned call."""
+
+    name: str
+    """Module and name of its function."""
+    parameters: tuple[tuple[str, str | int | float], ...]
+    """Value of each of its parameters, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +100,8 @@ class PlannedOperator:
     """Each guess that was made, one sentence each."""
     rejected: tuple[tuple[str, str], ...]
     """Other schemas of the name, each with the reason why it does not fit."""
+    recipe: PlannedRecipe | None = None
+    """What chooses the values of its tensors; None where the defaults do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,18 +184,32 @@ def _by_time(calls: list[PlannedCall], level: Level) -> list[PlannedCall]:
     return sorted(calls, key=time, reverse=True)
 
 
-def planned(call: ResolvedCall) -> PlannedOperator:
-    """Returns the form of a resolved call that a plan holds."""
+def planned(
+    call: ResolvedCall,
+    recipe: PlannedRecipe | None = None,
+    producers: Mapping[str, str] | None = None,
+) -> PlannedOperator:
+    """Returns the form of a resolved call that a plan holds.
+
+    Args:
+        call: The call.
+        recipe: What chooses its values.
+        producers: Operators that the recipe runs to make an argument, by the argument's name.
+    """
+    made_by = producers or {}
     return PlannedOperator(
         resolved_op=call.resolved_op,
         overload=call.overload,
         schema=call.schema,
         arguments=tuple(
-            PlannedArgument(a.name, a.type, _planned_value(a.value), a.written, a.output)
+            PlannedArgument(
+                a.name, a.type, _planned_value(a.value), a.written, a.output, made_by.get(a.name)
+            )
             for a in call.arguments
         ),
         assumptions=call.assumptions,
         rejected=call.rejected,
+        recipe=recipe,
     )
 
 
@@ -204,6 +234,9 @@ def resolved(op: str, operator: PlannedOperator) -> ResolvedCall:
         ),
         assumptions=operator.assumptions,
         rejected=operator.rejected,
+        recipe_parameters={}
+        if operator.recipe is None
+        else {name: str(value) for name, value in operator.recipe.parameters},
     )
 
 

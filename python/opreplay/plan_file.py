@@ -15,6 +15,7 @@ from opreplay.plan import (
     PlannedArgument,
     PlannedCall,
     PlannedOperator,
+    PlannedRecipe,
     PlannedTensor,
     PlannedValue,
 )
@@ -118,11 +119,14 @@ def _operator_fields(operator: PlannedOperator) -> dict[str, Any]:
                 "value": _value_fields(argument.value),
                 "written": argument.written,
                 "output": argument.output,
+                "producer": argument.producer and {"operator": argument.producer},
             }
             for argument in operator.arguments
         ],
         "assumptions": list(operator.assumptions),
         "schemas_rejected": [{"schema": schema, "why": why} for schema, why in operator.rejected],
+        "recipe": operator.recipe
+        and {"name": operator.recipe.name, "parameters": dict(operator.recipe.parameters)},
     }
 
 
@@ -180,6 +184,11 @@ class _Node:
             for index, element in enumerate(self.value)
         )
 
+    def items(self, read: Callable[[_Node], T]) -> tuple[tuple[str, T], ...]:
+        if not isinstance(self.value, dict):
+            raise self.error("an object")
+        return tuple((name, self.field(name, read)) for name in self.value)
+
     def optional(self, read: Callable[[_Node], T]) -> T | None:
         return None if self.value is None else read(self)
 
@@ -198,6 +207,9 @@ class _Node:
         if isinstance(self.value, bool):
             raise self.error("a number")
         return float(self._typed((int, float), "a number"))
+
+    def parameter(self) -> str | int | float:
+        return self.value if isinstance(self.value, str) else self._typed((int, float), "a value")
 
     def choice(self, accepted: tuple[str, ...]) -> Any:
         if self.value not in accepted:
@@ -280,6 +292,14 @@ def _read_operator(node: _Node) -> PlannedOperator:
         arguments=node.field("arguments", lambda arguments: arguments.each(_read_argument)),
         assumptions=node.field("assumptions", lambda sentences: sentences.each(_Node.text)),
         rejected=node.field("schemas_rejected", lambda schemas: schemas.each(_read_rejected)),
+        recipe=node.field("recipe", lambda recipe: recipe.optional(_read_recipe)),
+    )
+
+
+def _read_recipe(node: _Node) -> PlannedRecipe:
+    return PlannedRecipe(
+        name=node.field("name", _Node.text),
+        parameters=node.field("parameters", lambda known: known.items(_Node.parameter)),
     )
 
 
@@ -294,7 +314,12 @@ def _read_argument(node: _Node) -> PlannedArgument:
         value=node.field("value", _read_value),
         written=node.field("written", _Node.flag),
         output=node.field("output", _Node.flag),
+        producer=node.field("producer", lambda producer: producer.optional(_read_producer)),
     )
+
+
+def _read_producer(node: _Node) -> str:
+    return node.field("operator", _Node.text)
 
 
 def _read_value(node: _Node) -> PlannedValue:

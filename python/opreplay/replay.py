@@ -18,7 +18,7 @@ from opreplay.environment import Environment
 from opreplay.isolation import Died, Factory, InProcess, Isolated, TimedOut
 from opreplay.options import ReplayOptions
 from opreplay.outcome import Outcome
-from opreplay.plan import Plan, PlannedCall, PlannedOperator, planned
+from opreplay.plan import Plan, PlannedCall, PlannedOperator, PlannedRecipe, planned
 from opreplay.plan_file import is_plan, read_plan
 from opreplay.report.results import Report
 from opreplay.report.row import Row
@@ -158,7 +158,7 @@ def make_plan(
     Args:
         source: A trace or its path.
         selection: Which calls; the default is all of them.
-        options: Which modules to import, and whether to isolate.
+        options: Which modules to import, what recipes shall choose, and whether to isolate.
         read: Reads a trace file.
 
     Raises:
@@ -210,17 +210,28 @@ def _load_attempt(options: ReplayOptions) -> tuple[Greeting, Attempt]:
 def _load_planner(
     options: ReplayOptions,
 ) -> tuple[frozenset[str], Callable[[RecordedCall, Callable[[], None]], PlannedOperator | Skipped]]:
-    """Runs in the worker: loads torch and the dispatcher's operators."""
+    """Runs in the worker: loads torch, the dispatcher's operators and the recipes."""
+    from opreplay.recipes import find_recipe, list_recipes
+    from opreplay.recipes.parameters import own_parameters, read_parameters
     from opreplay.resolve.resolver import Resolver
 
     for namespace, modules in options.namespaces.items():
         register_namespace(namespace, *modules)
     resolver = Resolver(imports=options.imports, allow_mismatch=options.allow_mismatch, device=None)
+    known = [parameter for one in list_recipes() for parameter in one.parameters]
+    read_parameters(known, options.recipe_parameters)  # refuses names that no recipe has
 
     def plan(job: RecordedCall, started: Callable[[], None]) -> PlannedOperator | Skipped:
         started()
         found = resolver.resolve(job)
-        return found if isinstance(found, Skipped) else planned(found)
+        if isinstance(found, Skipped):
+            return found
+        recipe = find_recipe(found.resolved_op)
+        if recipe is None:
+            return planned(found)
+        values = own_parameters(recipe.parameters, options.recipe_parameters)
+        chosen = PlannedRecipe(recipe.name, tuple(values.items()))
+        return planned(found, chosen, recipe.produced)
 
     return _step_ops(), plan
 
