@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from opreplay.calls import prepare, resolve
-from opreplay.options import ReplayOptions, Selection
+from opreplay.options import ReplayOptions
 from opreplay.plan import Plan
 from opreplay.plan_file import PlanError, read_plan, write_plan
 from opreplay.replay import make_plan, replay
@@ -19,7 +19,15 @@ from opreplay.report.results import Report
 from opreplay.report.row import Row
 from opreplay.resolve.namespaces import register_namespace
 from opreplay.stat import Stat, Timing, TimingOptions
-from opreplay.trace import CallGroup, RecordedCall, Skipped, Trace, TraceError, read_trace
+from opreplay.trace import (
+    CallGroup,
+    RecordedCall,
+    Selection,
+    Skipped,
+    Trace,
+    TraceError,
+    read_trace,
+)
 
 if TYPE_CHECKING:
     from opreplay.recorder import record

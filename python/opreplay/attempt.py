@@ -14,14 +14,13 @@ from opreplay import _C
 from opreplay.inputs import Inputs, default_memory_budget, make_inputs
 from opreplay.options import ReplayOptions
 from opreplay.outcome import Outcome
-from opreplay.plan import PlannedCall, resolved
-from opreplay.recipes import list_recipes
+from opreplay.plan import PlannedCall, PlannedOperator, resolved
+from opreplay.recipes import find_recipe, list_recipes
 from opreplay.recipes.parameters import read_parameters
 from opreplay.resolve.call import ResolvedCall
 from opreplay.resolve.resolver import Resolver
 from opreplay.timing import measure
 from opreplay.trace.call import Reason, RecordedCall, Skipped
-from opreplay.trace.steps import parse_step
 
 __all__ = ["Attempt", "PreparedCall"]
 
@@ -123,8 +122,8 @@ class Attempt:
         elif isinstance(job.outcome, Skipped):
             return job.outcome
         else:
-            found = self._resolver.check(resolved(job.op, job.outcome))
-            batch = None if job.step is None else parse_step(job.step)
+            found = self._resolver.check(_with_recipe_of_plan(job.op, job.outcome))
+            batch = job.batch
         return found if isinstance(found, Skipped) else replace(found, batch=batch)
 
     def prepare(self, call: ResolvedCall) -> PreparedCall | Skipped:
@@ -195,6 +194,20 @@ class Attempt:
         except Exception:  # Whatever it is, the meta kernel does not vouch for the call.
             return False
         return True
+
+
+def _with_recipe_of_plan(op: str, operator: PlannedOperator) -> ResolvedCall:
+    """Returns what a plan holds, with an assumption where the recipe here is another one."""
+    call = resolved(op, operator)
+    here = find_recipe(operator.resolved_op)
+    planned = operator.recipe
+    if (here and here.name) != (planned and planned.name):
+        note = (
+            f"the plan was written for {planned.name if planned else 'no recipe'}, here "
+            f"{here.name if here else 'no recipe'} chooses the values"
+        )
+        return replace(call, assumptions=(*call.assumptions, note))
+    return call
 
 
 def _skip(known: Outcome, skipped: Skipped) -> Outcome:

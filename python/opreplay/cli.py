@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -19,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from opreplay import table_command
 from opreplay.isolation import WorkerError
-from opreplay.options import ReplayOptions, Selection
+from opreplay.options import ReplayOptions
 from opreplay.plan import PlannedOperator
 from opreplay.plan_file import is_plan, write_plan
 from opreplay.replay import Replay, make_plan
@@ -31,7 +32,7 @@ from opreplay.report.row import Row
 from opreplay.report.show import show_calls
 from opreplay.report.terminal import RowPrinter, make_console, print_totals
 from opreplay.stat import TimingOptions
-from opreplay.trace import Trace
+from opreplay.trace import STEPS, Selection, Trace
 
 __all__ = ["main"]
 
@@ -108,6 +109,8 @@ def _parser() -> argparse.ArgumentParser:
     inspecting.add_trace(plan)
     plan.add_argument("-o", "--output", metavar="FILE", required=True, help="plan file to write")
     inspecting.add_selection(plan)
+    _add_steps(plan)
+    _add_recipe_parameters(plan)
     _add_resolving(plan)
     _add_running(plan)
 
@@ -115,6 +118,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("source", metavar="TRACE|PLAN", help=f"{inspecting.TRACE_HELP}, or a plan")
     inspecting.add_trace(run)
     inspecting.add_selection(run)
+    _add_steps(run)
+    _add_recipe_parameters(run)
     _add_resolving(run)
     _add_running(run)
     _add_measuring(run)
@@ -154,14 +159,25 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
     group.add_argument("-v", "--verbose", action="store_true", help="print every assumption")
 
 
+def _add_steps(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--steps", choices=STEPS,
+        help="where inputs depend on the engine's step: the step of median time for each phase, or "
+        "every one (default: median)",
+    )  # fmt: skip
+
+
+def _add_recipe_parameters(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--recipe", type=_setting, action="append", default=[], metavar="NAME=VALUE",
+        help="parameter of a recipe, as 'opreplay recipes' lists them; repeatable",
+    )  # fmt: skip
+
+
 def _add_measuring(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("measuring")
     group.add_argument("--device", metavar="DEV", help="default: the accelerator, else cpu")
     group.add_argument("--seed", type=int, default=0, help="of all inputs (default: 0)")
-    group.add_argument(
-        "--recipe", type=_setting, action="append", default=[], metavar="NAME=VALUE",
-        help="parameter of a recipe, as 'opreplay recipes' lists them; repeatable",
-    )  # fmt: skip
     group.add_argument(
         "--time", type=_positive, default=TimingOptions().time_s, metavar="SECONDS",
         help="limit for warm-up and samples of one call (default: %(default)s)",
@@ -233,14 +249,7 @@ def _writable(text: str) -> Path:
 
 
 def _selection(options: argparse.Namespace) -> Selection:
-    return Selection(
-        ops=tuple(options.op),
-        match=options.match,
-        scope=options.scope,
-        level=options.level,
-        top=options.top,
-        limit=options.limit,
-    )
+    return replace(inspecting.selection_of(options), steps=options.steps or "median")
 
 
 def _reader(options: argparse.Namespace) -> Callable[[str], Trace]:
@@ -276,12 +285,16 @@ def _recipes(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    selection = _selection(options)
+    if options.steps is not None and is_plan(options.source):
+        raise ValueError(
+            f"{options.source}: --steps is chosen when a plan is written: "
+            f"opreplay plan TRACE --steps {options.steps} -o {options.source}"
+        )
     if options.graph_launches is not None and is_plan(options.source):
         raise ValueError(f"{options.source}: is a plan; --graph-launches goes with a trace")
     report, interrupted = _replay(
         options.source,
-        selection,
+        _selection(options),
         _replay_options(options),
         read=_reader(options),
         verbose=options.verbose,
@@ -360,7 +373,7 @@ def _show(options: argparse.Namespace) -> int:
     from opreplay.environment import default_device
     from opreplay.resolve import Resolver
 
-    groups = _selection(options).of_trace(_reader(options)(options.trace))
+    groups = _reader(options)(options.trace).groups(inspecting.selection_of(options))
     if not groups:
         raise ValueError(f"{options.trace}: no operator call is left to choose")
     resolver = Resolver(
@@ -380,6 +393,7 @@ def _plan(options: argparse.Namespace) -> int:
         options.trace,
         _selection(options),
         options=ReplayOptions(
+            recipe_parameters=dict(options.recipe),
             imports=tuple(options.imports),
             allow_mismatch=options.allow_mismatch,
             isolation=not options.no_isolation,

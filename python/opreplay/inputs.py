@@ -11,7 +11,7 @@ import torch
 
 from opreplay.memory import default_memory_budget, free_memory
 from opreplay.recipes import DefaultFill, InputTensor, Recipe, RecipeCall, RecipeError, find_recipe
-from opreplay.recipes.parameters import read_parameters
+from opreplay.recipes.parameters import own_parameters
 from opreplay.resolve.call import Argument, ResolvedCall, TensorSpec, TorchValue
 from opreplay.trace.call import Skipped
 
@@ -101,7 +101,8 @@ def make_inputs(
     # Inference tensors could not take part in a run that records autograd.
     with torch.inference_mode(mode=False), torch.no_grad():
         try:
-            call, arguments = _allocate(resolved, recipe, device, seed, parameters or {})
+            given = {**resolved.recipe_parameters, **(parameters or {})}
+            call, arguments = _allocate(resolved, recipe, device, seed, given)
         except TypeError as error:
             return Skipped("backend_missing", f"{device} cannot hold an argument: {error}")
         summary = None
@@ -250,9 +251,11 @@ def _allocate(
         values[argument.name] = value
         arguments.append(value.untyped_storage() if argument.type == "Storage" else value)
     known = () if recipe is None else recipe.parameters
-    own = {one.name: parameters[one.name] for one in known if one.name in parameters}
-    chosen = read_parameters(known, own)
-    call = RecipeCall(resolved.resolved_op, values, tensors, resolved.batch, chosen)
+    chosen = own_parameters(known, parameters)
+    reads_step = recipe is not None and recipe.reads_step
+    call = RecipeCall(
+        resolved.resolved_op, values, tensors, resolved.batch, chosen, reads_step=reads_step
+    )
     return call, tuple(arguments)
 
 

@@ -1,62 +1,13 @@
-"""What a run is asked for: choices of the user come in as keywords, checked; needs no torch."""
+"""How a run is made: choices of the user come in as keywords, checked; needs no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from opreplay.plan import Plan, PlannedCall
 from opreplay.stat import TimingOptions
-from opreplay.trace import CallGroup, Level, Trace
 
-__all__ = ["ReplayOptions", "Selection"]
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Which calls of a trace or plan are asked for."""
-
-    ops: tuple[str, ...] = ()
-    """Exact operator names; none means every name."""
-    match: str | None = None
-    """Regular expression that occurs in the name."""
-    scope: str | None = None
-    """Annotation that encloses the call: its whole name, or else a part of it."""
-    level: Level = "all"
-    """Place in the nest of operators."""
-    top: int | None = None
-    """Keeps so many signatures with the most recorded time."""
-    limit: int | None = None
-    """Keeps so many of the signatures that are left."""
-
-    def __post_init__(self) -> None:
-        """Checks the counts."""
-        for name in ("top", "limit"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-
-    def of_trace(self, trace: Trace) -> list[CallGroup]:
-        """Returns the chosen groups of a trace."""
-        return trace.groups(
-            ops=self.ops,
-            match=self.match,
-            scope=self.scope,
-            level=self.level,
-            top=self.top,
-            limit=self.limit,
-        )
-
-    def of_plan(self, plan: Plan) -> list[PlannedCall]:
-        """Returns the chosen calls of a plan."""
-        return plan.select(
-            ops=self.ops,
-            match=self.match,
-            scope=self.scope,
-            level=self.level,
-            top=self.top,
-            limit=self.limit,
-        )
+__all__ = ["ReplayOptions"]
 
 
 @dataclass(frozen=True, slots=True)

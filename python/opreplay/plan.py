@@ -6,19 +6,20 @@ code and no tensor values do.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from opreplay.resolve.call import Argument, ResolvedCall, TensorSpec, TorchValue, Value
 from opreplay.trace.call import RecordedTimes, Skipped
-from opreplay.trace.selection import LEVELS, Level
+from opreplay.trace.selection import Level, Selection
+from opreplay.trace.steps import Step
 
 __all__ = [
     "Plan",
     "PlannedArgument",
     "PlannedCall",
     "PlannedOperator",
+    "PlannedRecipe",
     "PlannedTensor",
     "PlannedValue",
     "planned",
@@ -69,6 +70,18 @@ class PlannedArgument:
     """True if the operator writes to it."""
     output: bool
     """True if it is a pure output buffer."""
+    producer: str | None = None
+    """Operator that the recipe runs before the call to make this argument."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRecipe:
+    """What chooses the values of a planned call."""
+
+    name: str
+    """Module and name of its function."""
+    parameters: tuple[tuple[str, str | int | float], ...]
+    """Value of each of its parameters, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +100,13 @@ class PlannedOperator:
     """Each guess that was made, one sentence each."""
     rejected: tuple[tuple[str, str], ...]
     """Other schemas of the name, each with the reason why it does not fit."""
+    recipe: PlannedRecipe | None = None
+    """What chooses the values of its tensors; None where the defaults do."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
-    """All recorded calls of one signature, resolved, or left out with the reason."""
+    """Recorded calls of one signature, resolved, or left out with the reason."""
 
     op: str
     """Operator name as recorded."""
@@ -113,6 +128,8 @@ class PlannedCall:
     """Name and number of the kernels that one call launched."""
     in_graph: bool
     """True if any of the calls ran under graph capture."""
+    batch: Step | None
+    """Batch of the step that the call stands for; None where its values depend on none."""
     outcome: PlannedOperator | Skipped
     """What runs, or why nothing does."""
 
@@ -122,45 +139,29 @@ class Plan:
     """The calls of a trace, ready to be run without it."""
 
     calls: tuple[PlannedCall, ...]
-    """One entry for each signature, in the order of the trace."""
+    """One entry for each signature, and each step or phase, in the order of the trace."""
 
-    def select(
-        self,
-        *,
-        ops: Iterable[str] = (),
-        match: str | None = None,
-        scope: str | None = None,
-        level: Level = "all",
-        top: int | None = None,
-        limit: int | None = None,
-    ) -> list[PlannedCall]:
+    def select(self, selection: Selection) -> list[PlannedCall]:
         """Chooses calls in the way that `Trace.groups` does.
 
-        A plan keeps only the innermost annotation of each call, so `scope` looks no further.
+        A plan keeps only the innermost annotation of each call, so the scope looks no further.
 
         Raises:
-            ValueError: A choice is malformed, or no annotation fits `scope`.
+            ValueError: No annotation fits the scope.
         """
-        if level not in LEVELS:
-            raise ValueError(f"level is {level!r}, expected one of {', '.join(LEVELS)}")
-        try:
-            pattern = re.compile(match or "")
-        except re.error as error:
-            raise ValueError(f"{match!r} is not a regular expression ({error})") from error
-        names = frozenset(ops)
-        steps = None if scope is None else self._steps_of(scope)
+        steps = None if selection.scope is None else self._steps_of(selection.scope)
+        level = selection.level
         chosen = [
             call
             for call in self.calls
-            if (not names or call.op in names)
-            and pattern.search(call.op)
+            if selection.fits(call.op)
             and (steps is None or call.step in steps)
             and (level != "outermost" or call.parent is None)
             and (level != "leaf" or call.leaf)
         ]
-        if top is not None:
-            chosen = _by_time(chosen, level)[:top]
-        return chosen[:limit]
+        if selection.top is not None:
+            chosen = _by_time(chosen, level)[: selection.top]
+        return chosen[: selection.limit]
 
     def _steps_of(self, scope: str) -> set[str]:
         steps = {call.step for call in self.calls if call.step is not None}
@@ -183,18 +184,32 @@ def _by_time(calls: list[PlannedCall], level: Level) -> list[PlannedCall]:
     return sorted(calls, key=time, reverse=True)
 
 
-def planned(call: ResolvedCall) -> PlannedOperator:
-    """Returns the form of a resolved call that a plan holds."""
+def planned(
+    call: ResolvedCall,
+    recipe: PlannedRecipe | None = None,
+    producers: Mapping[str, str] | None = None,
+) -> PlannedOperator:
+    """Returns the form of a resolved call that a plan holds.
+
+    Args:
+        call: The call.
+        recipe: What chooses its values.
+        producers: Operators that the recipe runs to make an argument, by the argument's name.
+    """
+    made_by = producers or {}
     return PlannedOperator(
         resolved_op=call.resolved_op,
         overload=call.overload,
         schema=call.schema,
         arguments=tuple(
-            PlannedArgument(a.name, a.type, _planned_value(a.value), a.written, a.output)
+            PlannedArgument(
+                a.name, a.type, _planned_value(a.value), a.written, a.output, made_by.get(a.name)
+            )
             for a in call.arguments
         ),
         assumptions=call.assumptions,
         rejected=call.rejected,
+        recipe=recipe,
     )
 
 
@@ -219,6 +234,9 @@ def resolved(op: str, operator: PlannedOperator) -> ResolvedCall:
         ),
         assumptions=operator.assumptions,
         rejected=operator.rejected,
+        recipe_parameters={}
+        if operator.recipe is None
+        else {name: str(value) for name, value in operator.recipe.parameters},
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,15 +15,17 @@ from opreplay.plan import (
     PlannedArgument,
     PlannedCall,
     PlannedOperator,
+    PlannedRecipe,
     PlannedTensor,
     PlannedValue,
 )
 from opreplay.resolve.call import TorchValue
 from opreplay.trace.call import REASONS, RecordedTimes, Skipped
+from opreplay.trace.steps import Phase, Step
 
 __all__ = ["FORMAT", "PlanError", "is_plan", "read_plan", "write_plan"]
 
-FORMAT = "opreplay-plan/1"
+FORMAT = "opreplay-plan/2"
 
 _KINDS: tuple[str, ...] = ("dtype", "layout", "memory_format", "device", "generator")
 _HEAD_BYTES = 4096
@@ -92,6 +95,7 @@ def _call_fields(call: PlannedCall) -> dict[str, Any]:
         },
         "kernels_recorded": [{"name": name, "count": count} for name, count in call.kernels],
         "in_graph": call.in_graph,
+        "batch": None if call.batch is None else asdict(call.batch),
     }
     if isinstance(call.outcome, Skipped):
         skipped = {"reason": call.outcome.reason, "detail": call.outcome.detail}
@@ -115,11 +119,14 @@ def _operator_fields(operator: PlannedOperator) -> dict[str, Any]:
                 "value": _value_fields(argument.value),
                 "written": argument.written,
                 "output": argument.output,
+                "producer": argument.producer and {"operator": argument.producer},
             }
             for argument in operator.arguments
         ],
         "assumptions": list(operator.assumptions),
         "schemas_rejected": [{"schema": schema, "why": why} for schema, why in operator.rejected],
+        "recipe": operator.recipe
+        and {"name": operator.recipe.name, "parameters": dict(operator.recipe.parameters)},
     }
 
 
@@ -177,6 +184,11 @@ class _Node:
             for index, element in enumerate(self.value)
         )
 
+    def items(self, read: Callable[[_Node], T]) -> tuple[tuple[str, T], ...]:
+        if not isinstance(self.value, dict):
+            raise self.error("an object")
+        return tuple((name, self.field(name, read)) for name in self.value)
+
     def optional(self, read: Callable[[_Node], T]) -> T | None:
         return None if self.value is None else read(self)
 
@@ -195,6 +207,9 @@ class _Node:
         if isinstance(self.value, bool):
             raise self.error("a number")
         return float(self._typed((int, float), "a number"))
+
+    def parameter(self) -> str | int | float:
+        return self.value if isinstance(self.value, str) else self._typed((int, float), "a value")
 
     def choice(self, accepted: tuple[str, ...]) -> Any:
         if self.value not in accepted:
@@ -225,7 +240,28 @@ def _read_call(node: _Node) -> PlannedCall:
         device=recorded.field("device", lambda times: times.optional(_read_times)),
         kernels=node.field("kernels_recorded", lambda kernels: kernels.each(_read_kernel)),
         in_graph=node.field("in_graph", _Node.flag),
+        batch=node.field("batch", lambda batch: batch.optional(_read_batch)),
         outcome=outcome,
+    )
+
+
+def _read_batch(node: _Node) -> Step:
+    return Step(
+        context=node.field("context", _read_phase),
+        generation=node.field("generation", _read_phase),
+        annotation=node.field("annotation", _Node.text),
+    )
+
+
+def _read_phase(node: _Node) -> Phase:
+    return Phase(
+        sequences=node.field("sequences", _Node.count),
+        queries=node.field("queries", lambda total: total.optional(_Node.count)),
+        keys=node.field("keys", lambda total: total.optional(_Node.count)),
+        carried=node.field("carried", _Node.flag),
+        lengths=node.field(
+            "lengths", lambda list_: list_.optional(lambda one: one.each(_Node.count))
+        ),
     )
 
 
@@ -256,6 +292,14 @@ def _read_operator(node: _Node) -> PlannedOperator:
         arguments=node.field("arguments", lambda arguments: arguments.each(_read_argument)),
         assumptions=node.field("assumptions", lambda sentences: sentences.each(_Node.text)),
         rejected=node.field("schemas_rejected", lambda schemas: schemas.each(_read_rejected)),
+        recipe=node.field("recipe", lambda recipe: recipe.optional(_read_recipe)),
+    )
+
+
+def _read_recipe(node: _Node) -> PlannedRecipe:
+    return PlannedRecipe(
+        name=node.field("name", _Node.text),
+        parameters=node.field("parameters", lambda known: known.items(_Node.parameter)),
     )
 
 
@@ -270,7 +314,12 @@ def _read_argument(node: _Node) -> PlannedArgument:
         value=node.field("value", _read_value),
         written=node.field("written", _Node.flag),
         output=node.field("output", _Node.flag),
+        producer=node.field("producer", lambda producer: producer.optional(_read_producer)),
     )
+
+
+def _read_producer(node: _Node) -> str:
+    return node.field("operator", _Node.text)
 
 
 def _read_value(node: _Node) -> PlannedValue:

@@ -12,18 +12,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from opreplay.environment import Environment
 from opreplay.isolation import Died, Factory, InProcess, Isolated, TimedOut
-from opreplay.options import ReplayOptions, Selection
+from opreplay.options import ReplayOptions
 from opreplay.outcome import Outcome
-from opreplay.plan import Plan, PlannedCall, PlannedOperator, planned
+from opreplay.plan import Plan, PlannedCall, PlannedOperator, PlannedRecipe, planned
 from opreplay.plan_file import is_plan, read_plan
 from opreplay.report.results import Report
 from opreplay.report.row import Row
-from opreplay.resolve.namespaces import register_namespace, registered_namespaces
-from opreplay.trace import CallGroup, RecordedCall, Skipped, Trace, read_trace
+from opreplay.resolve.namespaces import (
+    operator_table,
+    register_namespace,
+    registered_namespaces,
+)
+from opreplay.trace import CallGroup, RecordedCall, Selection, Skipped, Trace, read_trace
 
 if TYPE_CHECKING:
     from opreplay.attempt import Attempt
@@ -63,6 +67,15 @@ def replay(
         return Report(tuple(run.rows()), run.environment, ("opreplay.replay", str(run.name)))
 
 
+class Greeting(NamedTuple):
+    """What a worker has to tell once it has loaded."""
+
+    environment: Environment
+    """The machine and the software that the calls run on."""
+    step_ops: frozenset[str]
+    """Recorded names of the operators whose recipes read the step."""
+
+
 class Replay:
     """One run, row by row; to be closed, which ends its worker."""
 
@@ -92,7 +105,7 @@ class Replay:
             spoils=lambda outcome: outcome.device_broken,
         )
         try:
-            self.name, self.notes, self.calls = _choose(source, selection or Selection(), read)
+            self.name, self.notes, self.calls = self._choose(source, selection, read)
         except BaseException:
             self._runner.close()
             raise
@@ -100,10 +113,10 @@ class Replay:
     @property
     def environment(self) -> Environment:
         """The machine and the software that the calls run on; waits until the worker has loaded."""
-        return self._runner.greeting()
+        return self._runner.greeting().environment
 
     def rows(self) -> Iterator[Row]:
-        """Yields one row for each signature, in order, as soon as it is certain."""
+        """Yields one row for each chosen call, in order, as soon as it is certain."""
         jobs = [call.call if isinstance(call, CallGroup) else call for call in self.calls]
         answers = self._runner.map(jobs)
         for call, answer in zip(self.calls, answers, strict=True):
@@ -118,6 +131,22 @@ class Replay:
         """Ends the worker; may be called again."""
         self._runner.close()
 
+    def _choose(
+        self, source: Source, selection: Selection | None, read: Callable[[str], Trace]
+    ) -> tuple[str, tuple[str, ...], Sequence[CallGroup | PlannedCall]]:
+        """Returns the name of a source, what is to be said of it, and its chosen calls."""
+        if isinstance(source, Trace | Plan):
+            name = source.path if isinstance(source, Trace) else "plan"
+        else:
+            name = str(source)
+            source = read_plan(name) if is_plan(name) else read(name)
+        if isinstance(source, Plan):
+            return name, (), source.select(selection or Selection())
+        step_ops = self._runner.greeting().step_ops
+        joined = source.graph_join.sentences if source.graph_join else ()
+        notes = (*source.missing, *joined)
+        return name, notes, source.groups(selection, step_ops=step_ops)
+
 
 def make_plan(
     source: str | Path | Trace,
@@ -131,7 +160,7 @@ def make_plan(
     Args:
         source: A trace or its path.
         selection: Which calls; the default is all of them.
-        options: Which modules to import, and whether to isolate.
+        options: Which modules to import, what recipes shall choose, and whether to isolate.
         read: Reads a trace file.
 
     Raises:
@@ -146,28 +175,13 @@ def make_plan(
     )
     with closing(runner):
         trace = source if isinstance(source, Trace) else read(str(source))
-        groups = (selection or Selection()).of_trace(trace)
+        groups = trace.groups(selection, step_ops=runner.greeting())
         answers = runner.map([group.call for group in groups])
         return Plan(
             tuple(
                 _planned_call(group, answer) for group, answer in zip(groups, answers, strict=True)
             )
         )
-
-
-def _choose(
-    source: Source, selection: Selection, read: Callable[[str], Trace]
-) -> tuple[str, tuple[str, ...], Sequence[CallGroup | PlannedCall]]:
-    """Returns the name of a source, what is to be said of it, and its chosen calls."""
-    if isinstance(source, Trace | Plan):
-        name = source.path if isinstance(source, Trace) else "plan"
-    else:
-        name = str(source)
-        source = read_plan(name) if is_plan(name) else read(name)
-    if isinstance(source, Plan):
-        return name, (), selection.of_plan(source)
-    joined = source.graph_join.sentences if source.graph_join else ()
-    return name, (*source.missing, *joined), selection.of_trace(source)
 
 
 def _start_runner(
@@ -178,7 +192,7 @@ def _start_runner(
     return Isolated(factory, limit_s=options.timeout_s, spoils=spoils)
 
 
-def _load_attempt(options: ReplayOptions) -> tuple[Environment, Attempt]:
+def _load_attempt(options: ReplayOptions) -> tuple[Greeting, Attempt]:
     """Runs in the worker: loads torch and the dispatcher's operators."""
     import torch
 
@@ -190,25 +204,49 @@ def _load_attempt(options: ReplayOptions) -> tuple[Environment, Attempt]:
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     device = options.device or default_device()
-    return describe_environment(device, threads=options.threads), Attempt(options, device=device)
+    attempt = Attempt(options, device=device)
+    environment = describe_environment(device, threads=options.threads)
+    return Greeting(environment, _step_ops()), attempt
 
 
 def _load_planner(
     options: ReplayOptions,
-) -> tuple[None, Callable[[RecordedCall, Callable[[], None]], PlannedOperator | Skipped]]:
-    """Runs in the worker: loads torch and the dispatcher's operators."""
+) -> tuple[frozenset[str], Callable[[RecordedCall, Callable[[], None]], PlannedOperator | Skipped]]:
+    """Runs in the worker: loads torch, the dispatcher's operators and the recipes."""
+    from opreplay.recipes import find_recipe, list_recipes
+    from opreplay.recipes.parameters import own_parameters, read_parameters
     from opreplay.resolve.resolver import Resolver
 
     for namespace, modules in options.namespaces.items():
         register_namespace(namespace, *modules)
     resolver = Resolver(imports=options.imports, allow_mismatch=options.allow_mismatch, device=None)
+    known = [parameter for one in list_recipes() for parameter in one.parameters]
+    read_parameters(known, options.recipe_parameters)  # refuses names that no recipe has
 
     def plan(job: RecordedCall, started: Callable[[], None]) -> PlannedOperator | Skipped:
         started()
         found = resolver.resolve(job)
-        return found if isinstance(found, Skipped) else planned(found)
+        if isinstance(found, Skipped):
+            return found
+        recipe = find_recipe(found.resolved_op)
+        if recipe is None:
+            return planned(found)
+        values = own_parameters(recipe.parameters, options.recipe_parameters)
+        chosen = PlannedRecipe(recipe.name, tuple(values.items()))
+        return planned(found, chosen, recipe.produced)
 
-    return None, plan
+    return _step_ops(), plan
+
+
+def _step_ops() -> frozenset[str]:
+    """Runs in the worker: names of the operators whose recipes read the step, older names too."""
+    from opreplay.recipes import find_recipe, list_recipes
+
+    names = {op for one in list_recipes() for op in one.ops}
+    reading = {op for op in names if (best := find_recipe(op)) is not None and best.reads_step}
+    renames = operator_table()["renames"]
+    older = {old for old, candidates in renames.items() if not reading.isdisjoint(candidates)}
+    return frozenset(reading | older)
 
 
 def _row(call: CallGroup | PlannedCall, answer: Outcome | Died | TimedOut) -> Row:
@@ -222,7 +260,8 @@ def _row(call: CallGroup | PlannedCall, answer: Outcome | Died | TimedOut) -> Ro
         overload=outcome.overload,
         resolved_op=outcome.resolved_op or op,
         signature=call.signature,
-        step=None,
+        step=None if call.batch is None else call.batch.annotation,
+        batch=call.batch,
         count=call.count,
         host=call.host,
         device=call.device,
@@ -270,5 +309,6 @@ def _planned_call(
         device=group.device,
         kernels=group.kernels,
         in_graph=group.in_graph,
+        batch=group.batch,
         outcome=answer,
     )

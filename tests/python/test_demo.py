@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from opreplay.demo import DecodeStep, record_decode, recorded_step
-from opreplay.trace import read_trace
+from opreplay.trace import Selection, read_trace
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_tokens_are_the_vocabularys(step):
 def test_a_recorded_trace_holds_the_operators_of_a_decode_step(tmp_path):
     record_decode(tmp_path / "demo.json.gz", device="cpu")
 
-    groups = read_trace(tmp_path / "demo.json.gz").groups(level="outermost")
+    groups = read_trace(tmp_path / "demo.json.gz").groups(Selection(level="outermost"))
     names = {group.call.name for group in groups}
 
     assert {"aten::embedding", "aten::scaled_dot_product_attention", "aten::topk"} <= names

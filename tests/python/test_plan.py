@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,24 @@ from kineto_events import TINY_TRACE, kernel, launch, op, trace_of
 
 import opreplay
 from opreplay.attempt import Attempt
-from opreplay.isolation import Died, TimedOut
-from opreplay.options import ReplayOptions, Selection
-from opreplay.plan import Plan, PlannedOperator, PlannedTensor, planned, resolved
+from opreplay.isolation import Died, TimedOut, WorkerError
+from opreplay.options import ReplayOptions
+from opreplay.plan import (
+    Plan,
+    PlannedOperator,
+    PlannedRecipe,
+    PlannedTensor,
+    planned,
+    resolved,
+)
 from opreplay.plan_file import PlanError, is_plan, read_plan, write_plan
-from opreplay.recipes import find_recipe
+from opreplay.recipes import find_recipe, recipe, remove_recipe
+from opreplay.recipes.parameters import Parameter
 from opreplay.replay import _planned_call, make_plan, replay
 from opreplay.resolve.call import Argument, ResolvedCall, TensorSpec, TorchValue
 from opreplay.stat import TimingOptions
-from opreplay.trace import Skipped, read_trace
+from opreplay.trace import Selection, Skipped, read_trace
+from opreplay.trace.steps import parse_step
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "plan.schema.json"
 HERE = ReplayOptions(isolation=False, device="cpu", timing=TimingOptions(time_s=0.002, cold=False))
@@ -66,6 +76,18 @@ def planned_trace(tmp_path):
     return make_plan(trace, options=HERE)
 
 
+CHOSEN = PlannedRecipe("mine.fill", (("mine.s", 0.5), ("mine.n", 3), ("mine.how", "zipf")))
+
+
+def every_kind_of_call(tmp_path):
+    """A call of a plan with every field filled."""
+    source = planned_trace(tmp_path).calls[0]
+    fields = {name: getattr(source, name) for name in source.__slots__}
+    step = parse_step("prefill[bs=2 tok=30 ctx=[10, 20]]")
+    operator = planned(every_kind_of_value(), CHOSEN, {"a0": "mine::make"})
+    return type(source)(**{**fields, "outcome": operator, "batch": step})
+
+
 def write_fields(tmp_path, change):
     """Writes a plan after `change` was made to its JSON."""
     path = tmp_path / "x.plan.json"
@@ -77,15 +99,18 @@ def write_fields(tmp_path, change):
 
 
 def test_every_kind_of_value_survives_the_file(tmp_path):
-    call = every_kind_of_value()
-    source = planned_trace(tmp_path).calls[0]
     path = tmp_path / "x.plan.json"
-    fields = {name: getattr(source, name) for name in source.__slots__}
-    write_plan(Plan((type(source)(**{**fields, "outcome": planned(call)}),)), path)
+    call = every_kind_of_call(tmp_path)
+    write_plan(Plan((call,)), path)
 
     (read,) = read_plan(path).calls
 
-    assert resolved("x::y", read.outcome) == call
+    assert read == call
+    assert read.batch.annotation == "prefill[bs=2 tok=30 ctx=[10, 20]]"
+    assert read.outcome.recipe == CHOSEN
+    assert [a.producer for a in read.outcome.arguments[:2]] == ["mine::make", None]
+    given = {"mine.s": "0.5", "mine.n": "3", "mine.how": "zipf"}
+    assert resolved("x::y", read.outcome) == replace(every_kind_of_value(), recipe_parameters=given)
     assert type(read.outcome.arguments[5].value) is float
 
 
@@ -110,10 +135,7 @@ def test_a_planned_call_keeps_what_the_trace_says_of_it(tmp_path):
 def test_a_plan_written_here_follows_its_schema(tmp_path):
     jsonschema = pytest.importorskip("jsonschema")
     write_plan(planned_trace(tmp_path), tmp_path / "x.plan.json")
-    source = planned_trace(tmp_path).calls[0]
-    fields = {name: getattr(source, name) for name in source.__slots__}
-    every = type(source)(**{**fields, "outcome": planned(every_kind_of_value())})
-    write_plan(Plan((every,)), tmp_path / "every.plan.json")
+    write_plan(Plan((every_kind_of_call(tmp_path),)), tmp_path / "every.plan.json")
     schema = json.loads(SCHEMA.read_text())
 
     for name in ("x", "every"):
@@ -213,7 +235,7 @@ SELECTIONS = [
 
 @pytest.mark.parametrize(("selection", "ops"), SELECTIONS)
 def test_calls_of_a_plan_are_chosen_like_those_of_a_trace(tmp_path, selection, ops):
-    assert [call.op for call in selection.of_plan(planned_trace(tmp_path))] == ops
+    assert [call.op for call in planned_trace(tmp_path).select(selection)] == ops
 
 
 @pytest.mark.parametrize(
@@ -226,7 +248,7 @@ def test_calls_of_a_plan_are_chosen_like_those_of_a_trace(tmp_path, selection, o
 )
 def test_a_choice_that_makes_no_sense_is_refused(tmp_path, choice, message):
     with pytest.raises(ValueError, match=message):
-        planned_trace(tmp_path).select(**choice)
+        planned_trace(tmp_path).select(Selection(**choice))
 
 
 def change_at(*keys, to):
@@ -240,7 +262,7 @@ def change_at(*keys, to):
 
 FIRST = ("calls", 0, "operator", "arguments", 0)
 BAD_ENTRIES = [
-    (change_at("format", to="opreplay-plan/9"), "format is 'opreplay-plan/9'"),
+    (change_at("format", to="opreplay-plan/1"), "format is 'opreplay-plan/1', this version reads"),
     (change_at("format", to=1), "format: expected text, got 1"),
     (change_at("calls", to={}), r"calls: expected a list, got \{\}"),
     (change_at("calls", 1, to=3), r"calls\[1\]: expected an object, got 3"),
@@ -253,6 +275,9 @@ BAD_ENTRIES = [
     (change_at(*FIRST, "value", to={"tensor": 1, "x": 2}), "expected a value or an object with"),
     (change_at(*FIRST, "value", "tensor", "dims", to=["x"]), r"value\.tensor\.dims\[0\]"),
     (change_at(*FIRST, "value", "tensor", "strides", to=[1]), "as many strides as dims"),
+    (change_at("calls", 0, "batch", to={"context": 1}), r"calls\[0\]\.batch\.context"),
+    (change_at("calls", 0, "operator", "recipe", to={"name": "x", "parameters": []}), "an object"),
+    (change_at(*FIRST, "producer", to={}), "expected an object with 'operator'"),
     (change_at(*FIRST, "value", to={"complex": [1]}), "expected two numbers"),
     (change_at(*FIRST, "value", to={"complex": ["x" * 99, 1]}), r"got 'x{59}\.\.\.;"),
 ]
@@ -325,3 +350,48 @@ def test_a_call_without_types_is_planned_with_the_flag_that_records_them(tmp_pat
 
     assert plan.calls[0].outcome.reason == "metadata_missing"
     assert "record_shapes" in plan.calls[0].outcome.detail
+
+
+@pytest.fixture
+def scaled():
+    """A recipe for matrix products that writes its parameter into every element."""
+
+    def fill(call):
+        value = call.parameter("mine.value")
+        call.tensor("self").write(torch.full(call.tensor("self").dims, value))
+        return f"all {value}"
+
+    parameters = (Parameter("mine.value", 1.5, "value"),)
+    recipe("aten::mm", parameters=parameters, produced={"mat2": "aten::ones"})(fill)
+    yield fill
+    remove_recipe(fill)
+
+
+def test_what_a_recipe_was_set_to_travels_in_the_plan(scaled, tmp_path):
+    trace, path = trace_of(tmp_path, op("aten::mm", **MATRICES)), tmp_path / "x.plan.json"
+    write_plan(make_plan(trace, options=replace(HERE, recipe_parameters={"mine.value": "4"})), path)
+
+    (call,) = read_plan(path).calls
+    assert call.outcome.recipe.parameters == (("mine.value", 4.0),)
+    assert [a.producer for a in call.outcome.arguments] == [None, "aten::ones"]
+    (row,) = replay(path, options=HERE).rows
+    assert (row.recipe, row.assumptions) == ("all 4.0", ())
+    (row,) = replay(path, options=replace(HERE, recipe_parameters={"mine.value": "2"})).rows
+    assert row.recipe == "all 2.0"
+
+
+def test_another_recipe_than_the_plans_is_an_assumption(scaled, tmp_path):
+    plan = make_plan(trace_of(tmp_path, op("aten::mm", **MATRICES)), options=HERE)
+    remove_recipe(scaled)
+    try:
+        (row,) = replay(plan, options=HERE).rows
+    finally:
+        recipe("aten::mm")(scaled)
+    (sentence,) = row.assumptions
+    assert "scaled.<locals>.fill, here no recipe chooses the values" in sentence
+
+
+def test_a_parameter_of_no_recipe_is_refused_when_the_plan_is_made(tmp_path):
+    trace = trace_of(tmp_path, op("aten::mm", **MATRICES))
+    with pytest.raises(WorkerError, match=r"no recipe has a parameter 'mine\.value'"):
+        make_plan(trace, options=replace(HERE, recipe_parameters={"mine.value": "2"}))

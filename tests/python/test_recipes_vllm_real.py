@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from opreplay import replay
-from opreplay.options import ReplayOptions, Selection
+from opreplay import Selection, replay
+from opreplay.options import ReplayOptions
 from opreplay.stat import TimingOptions
 
 TRACE = Path(__file__).parents[3] / "shared/traces/local__vllm-cpu-dense-qwen2.json.gz"

@@ -91,7 +91,9 @@ def test_each_call_has_its_own_values_and_calls_alike_are_one_signature(tmp_path
     trace = recorded(tmp_path, run)
     contents = [call.arguments[1].contents for call in trace.calls("aten::embedding")]
     assert contents == [((1, 2),), ((3, 4),), ((5, 6),)]
-    assert [group.count for group in trace.groups(ops=("aten::embedding",))] == [3]
+    assert [
+        group.count for group in trace.groups(opreplay.Selection(ops=("aten::embedding",)))
+    ] == [3]
 
 
 def test_calls_of_other_threads_keep_their_own_values(tmp_path):

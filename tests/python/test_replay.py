@@ -15,11 +15,11 @@ from kineto_events import TINY_TRACE, op, trace_of
 import opreplay
 from opreplay.attempt import Attempt, _on_meta
 from opreplay.isolation import WorkerError
-from opreplay.options import ReplayOptions, Selection
+from opreplay.options import ReplayOptions
 from opreplay.replay import Replay, replay
 from opreplay.resolve.resolver import Resolver
 from opreplay.stat import TimingOptions
-from opreplay.trace import Skipped
+from opreplay.trace import Selection, Skipped
 
 FAST = TimingOptions(time_s=0.002, cold=False)
 HOSTILE = ("hostile_ops",)

@@ -57,6 +57,7 @@ def row(**choices):
 
 LOST = row(
     op="aten::index",
+    signature="1123456789abcdef",
     count=2,
     host=RecordedTimes(5.0, 10.0, 8.0),
     device=RecordedTimes(2.0, 4.0, 4.0),
@@ -64,7 +65,13 @@ LOST = row(
     detail="indices are gone",
     assumptions=("a guess",),
 )
-CRASHED = row(reason="crashed", detail="SIGSEGV", count=1, host=RecordedTimes(1.0, 1.0, 1.0))
+CRASHED = row(
+    signature="2123456789abcdef",
+    reason="crashed",
+    detail="SIGSEGV",
+    count=1,
+    host=RecordedTimes(1.0, 1.0, 1.0),
+)
 
 
 def report(*rows):
@@ -113,6 +120,7 @@ def test_a_row_in_json_has_the_fields_of_the_format():
         "resolved_op": "aten::mm",
         "signature": "0123456789abcdef",
         "step": None,
+        "batch": None,
         "count": 3,
         "recorded_us": {
             "host": {"median": 10.0, "total": 32.0, "self_total": 30.0},

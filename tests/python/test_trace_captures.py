@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kineto_events import SHARED_TRACES, event, kernel, launch, op, trace_of
 
-from opreplay.trace import read_trace
+from opreplay.trace import Selection, read_trace
 
 
 def annotation(name, **rest):
@@ -166,5 +166,5 @@ def test_the_whole_kernel_time_of_a_piecewise_run_is_named_by_its_capture():
     assert join.launches == 25
     assert join.named_us >= 0.95 * join.launched_us
     # Each of the 24 layers' rotary embeddings ran once, by the names in the execution trace.
-    (rotary,) = [g for g in trace.groups(ops=("_C::rotary_embedding",))]
+    (rotary,) = [g for g in trace.groups(Selection(ops=("_C::rotary_embedding",)))]
     assert (rotary.count, [count for _, count in rotary.kernels]) == (24, [1])

@@ -6,7 +6,7 @@ from opreplay.inputs import Inputs, make_inputs
 from opreplay.plan import planned, resolved
 from opreplay.resolve.call import ResolvedCall, TensorSpec, TorchValue
 from opreplay.resolve.resolver import Resolver
-from opreplay.trace import RecordedArgument, TraceError, read_trace
+from opreplay.trace import RecordedArgument, Selection, TraceError, read_trace
 
 ADD = "aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor"
 ADD_INPLACE = "aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)"
@@ -204,9 +204,9 @@ def test_nesting_and_ranges_come_from_the_parents(tmp_path):
         ("aten::addmm", "aten::linear", True, "## forward ##"),
         ("aten::relu", None, True, None),
     ]
-    assert [g.call.name for g in trace.groups(scope="forward", level="leaf", match="aten")] == [
-        "aten::addmm"
-    ]
+    assert [
+        g.call.name for g in trace.groups(Selection(scope="forward", level="leaf", match="aten"))
+    ] == ["aten::addmm"]
 
 
 def test_times_are_zero_and_that_is_said(tmp_path):
@@ -246,6 +246,6 @@ def test_an_execution_trace_without_nodes_is_refused(tmp_path):
 def test_shared_execution_traces_are_read_whole(name, nodes):
     trace = read_trace(SHARED_TRACES / f"{name}.json.gz")
     assert len(trace) == nodes  # PROVENANCE.md
-    calls = [group.call for group in trace.groups(match="^aten::")]
+    calls = [group.call for group in trace.groups(Selection(match="^aten::"))]
     assert all(call.arguments is not None for call in calls)
     assert all(call.overload is not None for call in calls)

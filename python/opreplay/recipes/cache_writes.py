@@ -11,25 +11,25 @@ from opreplay.tables import block
 __all__ = ["write_slots"]
 
 
-@recipe("_C_cache_ops::reshape_and_cache", "_C::reshape_and_cache")
+@recipe("_C_cache_ops::reshape_and_cache", "_C::reshape_and_cache", reads_step=True)
 def reshape_and_cache(call: RecipeCall) -> str:
     """Slots of a cache [blocks, heads, D / x, block, x]."""
     return _slots(call, "key_cache", rank=5, block_dim=3)
 
 
-@recipe("_C_cache_ops::reshape_and_cache_flash", "_C::reshape_and_cache_flash")
+@recipe("_C_cache_ops::reshape_and_cache_flash", "_C::reshape_and_cache_flash", reads_step=True)
 def reshape_and_cache_flash(call: RecipeCall) -> str:
     """Slots of a cache [blocks, block, heads, D]."""
     return _slots(call, "key_cache", rank=4, block_dim=1)
 
 
-@recipe("_C_cache_ops::concat_and_cache_mla", "_C::concat_and_cache_mla")
+@recipe("_C_cache_ops::concat_and_cache_mla", "_C::concat_and_cache_mla", reads_step=True)
 def concat_and_cache_mla(call: RecipeCall) -> str:
     """Slots of a cache [blocks, block, D]."""
     return _slots(call, "kv_cache", rank=3, block_dim=1)
 
 
-@recipe("_C::cpu_attn_reshape_and_cache")
+@recipe("_C::cpu_attn_reshape_and_cache", reads_step=True)
 def cpu_attn_reshape_and_cache(call: RecipeCall) -> str:
     """Slots of a cache [blocks, heads, block, D]."""
     return _slots(call, "key_cache", rank=4, block_dim=2)

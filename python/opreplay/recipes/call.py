@@ -260,6 +260,8 @@ class RecipeCall:
         tensors: Mapping[str, Sequence[InputTensor | None]],
         batch: Step | None = None,
         parameters: Mapping[str, ParameterValue] | None = None,
+        *,
+        reads_step: bool = False,
     ) -> None:
         """Takes what was materialised.
 
@@ -269,16 +271,31 @@ class RecipeCall:
             tensors: The elements of every argument that is a tensor or a list with tensors.
             batch: What the engine wrote about the step of the call.
             parameters: Values of the parameters that the recipe declares.
+            reads_step: Whether the recipe declares that it reads the step.
         """
         self.op = op
         """Name of the operator that runs, without overload."""
-        self.batch = batch
-        """What the engine wrote about the step of the call; None where it wrote nothing."""
+        self._batch = batch
+        self._reads_step = reads_step
         self._parameters = parameters or {}
         self._values = dict(values)
         self._tensors = dict(tensors)
         self._replaced: dict[str, torch.Tensor] = {}
         self._assumptions: list[str] = []
+
+    @property
+    def batch(self) -> Step | None:
+        """What the engine wrote about the step of the call; None where it wrote nothing.
+
+        Raises:
+            RecipeError: The recipe doesn't declare that it reads the step, so that calls of all
+                steps stand on one row.
+        """
+        if not self._reads_step:
+            raise RecipeError(
+                f"the recipe for {self.op} reads the step: register it with reads_step=True"
+            )
+        return self._batch
 
     @property
     def replaced(self) -> Mapping[str, torch.Tensor]:

@@ -10,14 +10,14 @@ from opreplay.tables import block
 __all__: list[str] = []
 
 
-@recipe("_C::paged_attention_v1", "_C::paged_attention_v2")
+@recipe("_C::paged_attention_v1", "_C::paged_attention_v2", reads_step=True)
 def paged_attention(call: RecipeCall) -> str:
     """One query for each sequence."""
     batch = _batch(call, call.tensor("block_tables").dims[0])
     return f"{batch}; {_write(call, batch)}"
 
 
-@recipe("_rocm_C::paged_attention")
+@recipe("_rocm_C::paged_attention", reads_step=True)
 def decode_attention(call: RecipeCall) -> str:
     """Sequences with one query do the work; the kernel returns at once for every other one."""
     sequences = call.tensor("block_tables").dims[0]

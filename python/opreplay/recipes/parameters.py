@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Parameter", "ParameterValue", "read_parameters"]
+__all__ = ["Parameter", "ParameterValue", "own_parameters", "read_parameters"]
 
 ParameterValue = str | int | float
 
@@ -36,6 +36,18 @@ class Parameter:
         except ValueError as error:
             kind = type(self.default).__name__
             raise ValueError(f"{self.name} is {text!r}, expected {kind} [{self.unit}]") from error
+
+
+def own_parameters(
+    known: Iterable[Parameter], given: Mapping[str, str]
+) -> dict[str, ParameterValue]:
+    """Returns the value of every known parameter; names of other recipes are passed over.
+
+    Raises:
+        ValueError: A value is malformed.
+    """
+    known = tuple(known)
+    return read_parameters(known, {p.name: given[p.name] for p in known if p.name in given})
 
 
 def read_parameters(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Literal
 
@@ -52,6 +52,10 @@ class Recipe:
     """Who registered it: user recipes beat plug-ins, plug-ins beat built-in ones."""
     parameters: tuple[Parameter, ...] = ()
     """What the user may set."""
+    reads_step: bool = False
+    """True if the values depend on the step of the call: other steps are rows of their own."""
+    produced: Mapping[str, str] = field(default_factory=dict)
+    """Operators that make an argument, by the argument's name."""
 
     def __post_init__(self) -> None:
         """Refuses names that cannot be an operator's."""
@@ -126,7 +130,11 @@ def registering_as(origin: Origin) -> Iterator[None]:
 
 
 def recipe(
-    *ops: str, cpu: tuple[str, ...] = (), parameters: tuple[Parameter, ...] = ()
+    *ops: str,
+    cpu: tuple[str, ...] = (),
+    parameters: tuple[Parameter, ...] = (),
+    reads_step: bool = False,
+    produced: Mapping[str, str] | None = None,
 ) -> Callable[[RecipeFunction], RecipeFunction]:
     """Registers a function that gives the tensors of some operators the values they need.
 
@@ -134,13 +142,18 @@ def recipe(
         ops: Exact operator names, ``"namespace::name"``. All overloads are meant.
         cpu: Arguments that the operator wants on the CPU whatever the device of the call.
         parameters: What the user may set; the function reads it with `RecipeCall.parameter`.
+        reads_step: The function reads `RecipeCall.batch`. Calls of one signature in steps with
+            other batches are then rows of their own.
+        produced: Operators that the function runs to make an argument, by the argument's name;
+            they stand in plan files.
 
     Raises:
         ValueError: A name is not exact.
     """
 
     def register(function: RecipeFunction) -> RecipeFunction:
-        _registry.add(Recipe(function, ops, cpu, _origin.get(), parameters))
+        origin = _origin.get()
+        _registry.add(Recipe(function, ops, cpu, origin, parameters, reads_step, produced or {}))
         return function
 
     return register

@@ -21,7 +21,7 @@ UNBOUNDED_LENGTH = 1024
 """Longest sequence taken where an operator has no bound of its own [tokens]."""
 
 
-@recipe("_C::onednn_mm")
+@recipe("_C::onednn_mm", produced={"handler_tensor": "_C::create_onednn_mm_handler"})
 def onednn_mm(call: RecipeCall) -> str:
     """The handle belongs to a random weight of the product's sizes, packed by oneDNN."""
     result, left = call.tensor("c"), call.tensor("a")
@@ -38,7 +38,11 @@ def onednn_mm(call: RecipeCall) -> str:
     return f"handle of a {inner} x {columns} weight from create_onednn_mm_handler"
 
 
-@recipe("_C::cpu_attention_with_kv_cache")
+@recipe(
+    "_C::cpu_attention_with_kv_cache",
+    reads_step=True,
+    produced={"scheduler_metadata": "_C::get_scheduler_metadata"},
+)
 def cpu_attention(call: RecipeCall) -> str:
     """Distinct blocks, lengths within the table, and metadata from the operator that makes it."""
     query, cache, table = (call.tensor(name) for name in ("query", "key_cache", "block_table"))
@@ -81,7 +85,7 @@ def cpu_attention(call: RecipeCall) -> str:
     )
 
 
-@recipe("_C::get_scheduler_metadata")
+@recipe("_C::get_scheduler_metadata", reads_step=True)
 def scheduler_metadata(call: RecipeCall) -> str:
     """Lengths for every sequence; the operator has no argument that bounds them."""
     sequences = call.tensor("seq_lens").numel
@@ -90,7 +94,7 @@ def scheduler_metadata(call: RecipeCall) -> str:
     return str(batch)
 
 
-@recipe("_C::compute_slot_mapping_kernel_impl")
+@recipe("_C::compute_slot_mapping_kernel_impl", reads_step=True)
 def compute_slot_mapping(call: RecipeCall) -> str:
     """Positions within the blocks of each sequence; the blocks are distinct."""
     table, positions = call.tensor("block_table"), call.tensor("positions")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,17 @@ from rich.console import Console
 from rich.table import Table
 
 from opreplay.report.reading import read_shown
-from opreplay.trace import LEVELS, CallGroup, RecordedArgument, Trace
+from opreplay.trace import LEVELS, CallGroup, RecordedArgument, Selection, Trace
 from opreplay.trace.breakdown import Breakdown, Cause, RankShare, break_down, rank_shares
 
-__all__ = ["add_arguments", "add_selection", "inspect_command", "inspection", "print_inspection"]
+__all__ = [
+    "add_arguments",
+    "add_selection",
+    "inspect_command",
+    "inspection",
+    "print_inspection",
+    "selection_of",
+]
 
 FORMAT = "opreplay-inspect/1"
 
@@ -40,7 +47,7 @@ _CAUSE_LABELS: dict[Cause, str] = {
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags that choose calls; they are what `Trace.groups` takes."""
+    """Adds the flags that choose calls; `selection_of` reads them."""
     group = parser.add_argument_group("selection")
     group.add_argument(
         "--op", action="append", default=[], metavar="NAME", help="exact name; repeatable"
@@ -66,6 +73,18 @@ def add_trace(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def selection_of(options: argparse.Namespace) -> Selection:
+    """Returns what the flags choose."""
+    return Selection(
+        ops=tuple(options.op),
+        match=options.match,
+        scope=options.scope,
+        level=options.level,
+        top=options.top,
+        limit=options.limit,
+    )
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of ``opreplay inspect``."""
     parser.add_argument("trace", help=TRACE_HELP)
@@ -78,14 +97,10 @@ def inspect_command(args: argparse.Namespace) -> int:
     """Runs ``opreplay inspect``; returns the exit status: 2 for an unreadable file or bad use."""
     try:
         trace = read_shown(args.trace, graph_launches=args.graph_launches)
-        groups = trace.groups(
-            ops=args.op,
-            match=args.match,
-            scope=args.scope,
-            level=args.level,
-            top=_DEFAULT_TOP if args.top is None and args.json is None else args.top,
-            limit=args.limit,
-        )
+        chosen = selection_of(args)
+        if args.top is None and args.json is None:
+            chosen = replace(chosen, top=_DEFAULT_TOP)
+        groups = trace.groups(chosen)
     except ValueError as error:
         print(f"opreplay inspect: {error}", file=sys.stderr)
         return 2
@@ -142,9 +157,9 @@ def _group_object(group: CallGroup) -> dict[str, Any]:
 
 
 def _argument_object(argument: RecordedArgument) -> dict[str, Any]:
-    """Returns the fields of an argument; those that only Execution Traces have, where they do."""
+    """Returns the fields of an argument; those that few traces have, where they do."""
     fields = asdict(argument)
-    for name in ("storage", "elements"):
+    for name in ("storage", "elements", "contents"):
         if fields[name] is None:
             del fields[name]
     return fields

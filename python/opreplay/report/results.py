@@ -26,6 +26,7 @@ _CSV_COLUMNS: dict[str, Callable[[Row], object]] = {
     "overload": lambda row: row.overload,
     "resolved_op": lambda row: row.resolved_op,
     "signature": lambda row: row.signature,
+    "step": lambda row: row.step,
     "count": lambda row: row.count,
     "recorded_host_us": lambda row: row.host.median,
     "recorded_host_self_total_us": lambda row: row.host.self_total,
@@ -49,7 +50,7 @@ class Share:
     """What a part of the rows stands for."""
 
     signatures: int
-    """Number of rows."""
+    """Number of signatures; rows of one signature in several steps count as one."""
     calls: int
     """Number of recorded calls."""
     host_us: float
@@ -71,7 +72,7 @@ def share_of(rows: Iterable[Row]) -> Share:
     """Adds rows up, with self times, so that nested operators don't count twice."""
     kept = list(rows)
     return Share(
-        signatures=len(kept),
+        signatures=len({row.signature for row in kept}),
         calls=sum(row.count for row in kept),
         host_us=sum(row.host.self_total for row in kept),
         device_us=sum(row.device.self_total for row in kept if row.device is not None),

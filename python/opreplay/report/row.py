@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from opreplay.stat import Timing
 from opreplay.trace.call import Reason, RecordedTimes
+from opreplay.trace.steps import Step
 
 __all__ = ["STATUSES", "Row", "Status", "status_of"]
 
@@ -26,7 +27,7 @@ def status_of(reason: Reason | None) -> Status:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """All calls of one signature, and what became of their replay."""
+    """Calls of one signature, in one step or phase, and what became of their replay."""
 
     op: str
     """Operator name as recorded."""
@@ -37,7 +38,7 @@ class Row:
     signature: str
     """Stable hash of the call, equal in every run and on every machine."""
     step: str | None
-    """Annotation of the step, where the row stands for one step only."""
+    """Annotation of the step that was run, where the inputs depend on the step."""
     count: int
     """Number of recorded calls."""
     host: RecordedTimes
@@ -64,6 +65,8 @@ class Row:
     """Schema of the operator that ran; None for a plain callable or where none was found."""
     timing: Timing | None
     """What was measured; None unless the status is ok."""
+    batch: Step | None = None
+    """Batch of that step, as far as the trace tells it."""
 
     def __post_init__(self) -> None:
         """Checks that a row has a timing or a reason."""
@@ -86,6 +89,7 @@ class Row:
             "resolved_op": self.resolved_op,
             "signature": self.signature,
             "step": self.step,
+            "batch": None if self.batch is None else asdict(self.batch),
             "count": self.count,
             "recorded_us": {
                 "host": {

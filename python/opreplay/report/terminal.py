@@ -48,6 +48,8 @@ class RowPrinter:
         """Prints one row in one line, or several if verbose."""
         recorded, replayed = _times(row)
         status = "ok" if row.reason is None else f"{row.status}: {row.reason}"
+        if row.step is not None:
+            status += f"  {row.step}"
         if row.detail and not self._verbose:
             status += f": {row.detail}"
         self._print(

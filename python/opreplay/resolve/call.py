@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from opreplay.trace.steps import Step
@@ -85,3 +86,5 @@ class ResolvedCall:
     """True if the operator's only kernel sits at autograd: it then runs under no-grad mode."""
     batch: Step | None = None
     """What the engine wrote about the batch of the step; None where it wrote nothing."""
+    recipe_parameters: Mapping[str, str] = field(default_factory=dict)
+    """What a plan sets for the recipe, by name, as text; the user's settings beat it."""

@@ -16,21 +16,26 @@ from opreplay.trace.captures import GraphJoin
 from opreplay.trace.errors import TraceError
 from opreplay.trace.kinds import REASON_OF_KIND, Kind, classify
 from opreplay.trace.reader import Trace, read_trace
-from opreplay.trace.selection import LEVELS, Level
+from opreplay.trace.selection import LEVELS, STEPS, Level, Selection
+from opreplay.trace.steps import Phase, Step
 
 __all__ = [
     "LEVELS",
     "REASONS",
     "REASON_OF_KIND",
+    "STEPS",
     "CallGroup",
     "GraphJoin",
     "Kind",
     "Level",
+    "Phase",
     "Reason",
     "RecordedArgument",
     "RecordedCall",
     "RecordedTimes",
+    "Selection",
     "Skipped",
+    "Step",
     "Trace",
     "TraceError",
     "classify",

@@ -135,7 +135,10 @@ class RecordedTimes:
 
 @dataclass(frozen=True, slots=True)
 class CallGroup:
-    """Identical calls of a trace: same operator, types, dims, strides and values."""
+    """Identical calls of a trace: same operator, types, dims, strides and values.
+
+    Calls of an operator whose values depend on the step are a group for each step or phase.
+    """
 
     signature: str
     """Stable hash of the call, equal on every machine; see `signature_of`."""
@@ -151,6 +154,8 @@ class CallGroup:
     """Name and number of the kernels launched by one call (the median call)."""
     in_graph: bool
     """True if any call of the group ran under graph capture."""
+    batch: Step | None
+    """Batch of the step that `call` ran in; None where its values do not depend on the step."""
     unrecorded: str | None
     """Set where the trace lacks types or dims for the call: one sentence, with the flag to set."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from opreplay.trace.missing import missing_sentences
 from opreplay.trace.nesting import NOTHING
 from opreplay.trace.ranks import merge_ranks, rank_files
 from opreplay.trace.scanning import scan_lanes
-from opreplay.trace.selection import Level, select_rows
+from opreplay.trace.selection import Level, Selection, Steps, select_rows
 from opreplay.trace.source import Progress, read_pieces
 from opreplay.trace.steps import Step, carry_on, parse_step
 from opreplay.trace.timeline import Timeline, build_timeline
@@ -121,42 +121,33 @@ class Trace:
 
     def calls(self, op: str | None = None) -> Iterator[RecordedCall]:
         """Yields the calls of `op`, or of every operator, by start time."""
-        yield from self._calls(select_rows(self.timeline, ops=() if op is None else (op,)))
+        yield from self._calls(select_rows(self.timeline, Selection(() if op is None else (op,))))
 
     def groups(
-        self,
-        *,
-        ops: Iterable[str] = (),
-        match: str | None = None,
-        scope: str | None = None,
-        level: Level = "all",
-        top: int | None = None,
-        limit: int | None = None,
+        self, selection: Selection | None = None, *, step_ops: Collection[str] = ()
     ) -> list[CallGroup]:
         """Groups identical calls, by first start time, or by falling time where `top` is given.
 
         Args:
-            ops: Exact names; none means every name.
-            match: Regular expression that occurs in the name.
-            scope: Annotation that encloses the calls: its whole name, or else a part of it.
-            level: Place in the nest of operators.
-            top: Keeps so many groups with the most recorded device time, or host time in a
-                trace without any.
-            limit: Keeps so many of the groups that are left.
+            selection: Which calls; the default is all of them.
+            step_ops: Exact names of the operators whose values depend on the step; their calls
+                are grouped by step, or by phase, as well.
 
         Raises:
-            ValueError: A choice is malformed, or no annotation fits `scope`.
+            ValueError: No annotation fits the scope.
         """
-        rows = select_rows(self.timeline, ops=ops, match=match, scope=scope, level=level)
+        selection = selection or Selection()
+        rows = select_rows(self.timeline, selection)
         with collector_paused():
-            groups = self._group(rows)
-        if top is not None:
-            groups = _sorted_by_time(groups, level)[:top]
-        return groups[:limit]
+            groups = self._group(rows, step_ops, selection.steps)
+        if selection.top is not None:
+            groups = _sorted_by_time(groups, selection.level)[: selection.top]
+        return groups[: selection.limit]
 
-    def _group(self, rows: IdArray) -> list[CallGroup]:
+    def _group(self, rows: IdArray, step_ops: Collection[str], steps: Steps) -> list[CallGroup]:
         line = self.timeline
         group, signatures = self._number_by_signature(rows)
+        group, signatures = self._number_by_step(rows, group, signatures, step_ops, steps)
         count = len(signatures)
         duration, span = line.lanes.op.duration[rows], line.device[rows]
         host = times_by_group(group, count, duration, line.host_self[rows])
@@ -179,6 +170,7 @@ class Trace:
                 device=device.get(index),
                 kernels=tuple(Counter(call.kernels).items()) if call.kernels else (),
                 in_graph=in_graph[index],
+                batch=call.batch if call.name in step_ops else None,
                 unrecorded=self._unrecorded(int(middle[index]), call),
             )
             for index, (signature, call) in enumerate(
@@ -194,6 +186,34 @@ class Trace:
         for index in distinct[np.argsort(first)].tolist():
             number_of[index] = numbers.setdefault(self._signature(index), len(numbers))
         return number_of[self.timeline.lanes.op.distinct[rows]], list(numbers)
+
+    def _number_by_step(
+        self,
+        rows: IdArray,
+        group: IdArray,
+        signatures: list[str],
+        step_ops: Collection[str],
+        steps: Steps,
+    ) -> tuple[IdArray, list[str]]:
+        """Numbers anew, by first occurrence, what `step_ops` did in other steps or phases.
+
+        Returns each row's number, and for each number its signature.
+        """
+        ops = self.timeline.lanes.op
+        reads = np.array([name in step_ops for name in ops.names()], bool)[ops.distinct[rows]]
+        if not reads.any():
+            return group, signatures
+        numbers: dict[object, int] = {}
+        number_of = np.zeros(len(self.timeline.annotations) + 1, np.int64)  # the last: no step
+        for row, step in self._batches.items():
+            if step is not None:
+                key = step if steps == "all" else step.phase
+                number_of[row] = numbers.setdefault(key, len(numbers) + 1)
+        base = len(numbers) + 1
+        part = np.where(reads, number_of[self.timeline.step[rows]], 0)
+        keys, first, place = np.unique(group * base + part, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        return np.argsort(order)[place], [signatures[key] for key in (keys[order] // base).tolist()]
 
     def _arguments_of(self, distinct: int) -> tuple[RecordedArgument, ...] | None:
         if distinct not in self._arguments:

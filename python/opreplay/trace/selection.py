@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -12,58 +12,80 @@ from opreplay.trace.events import BoolArray, Events, IdArray
 from opreplay.trace.nesting import NOTHING
 from opreplay.trace.timeline import Timeline
 
-__all__ = ["LEVELS", "Level", "select_rows"]
+__all__ = ["LEVELS", "STEPS", "Level", "Selection", "Steps", "select_rows"]
 
 Level = Literal["all", "outermost", "leaf"]
 """Calls of a nest: every one, those inside no other operator, those with no operator inside."""
 
 LEVELS: tuple[Level, ...] = ("all", "outermost", "leaf")
 
+Steps = Literal["median", "all"]
+"""Steps that a call is run for, where its values depend on the step: for each phase the one with
+the median recorded time, or every step with another batch."""
 
-def select_rows(
-    timeline: Timeline,
-    *,
-    ops: Iterable[str] = (),
-    match: str | None = None,
-    scope: str | None = None,
-    level: Level = "all",
-) -> IdArray:
+STEPS: tuple[Steps, ...] = ("median", "all")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which calls of a trace or plan are asked for."""
+
+    ops: tuple[str, ...] = ()
+    """Exact operator names; none means every name."""
+    match: str | None = None
+    """Regular expression that occurs in the name."""
+    scope: str | None = None
+    """Annotation that encloses the call: its whole name, or else a part of it."""
+    level: Level = "all"
+    """Place in the nest of operators."""
+    steps: Steps = "median"
+    """Steps to run of a trace's calls; a plan holds those that were chosen for it."""
+    top: int | None = None
+    """Keeps so many rows with the most recorded device time, or host time without any."""
+    limit: int | None = None
+    """Keeps so many of the rows that are left."""
+
+    def __post_init__(self) -> None:
+        """Checks the pattern, the choices and the counts."""
+        try:
+            re.compile(self.match or "")
+        except re.error as error:
+            raise ValueError(f"{self.match!r} is not a regular expression ({error})") from error
+        if self.level not in LEVELS:
+            raise ValueError(f"level is {self.level!r}, expected one of {', '.join(LEVELS)}")
+        if self.steps not in STEPS:
+            raise ValueError(f"steps is {self.steps!r}, expected one of {', '.join(STEPS)}")
+        for name in ("top", "limit"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+
+    def fits(self, op: str) -> bool:
+        """Tells whether an operator's name is asked for."""
+        return (not self.ops or op in self.ops) and bool(re.search(self.match or "", op))
+
+
+def select_rows(timeline: Timeline, selection: Selection) -> IdArray:
     """Returns the rows of the operators that fit every choice made, by start time.
 
     Args:
         timeline: The trace's operators.
-        ops: Exact names; none means every name.
-        match: Regular expression that occurs in the name.
-        scope: Annotation that encloses the call: its whole name, or else a part of it.
-        level: Place in the nest.
+        selection: The choices; `top` and `limit` count groups and are left to the caller.
 
     Raises:
-        ValueError: `match` is no regular expression, no annotation fits `scope`, or `level` is
-            unknown.
+        ValueError: No annotation fits the scope.
     """
-    if level not in LEVELS:
-        raise ValueError(f"level is {level!r}, expected one of {', '.join(LEVELS)}")
-    selected = _by_name(timeline.lanes.op, ops, match)
-    if scope is not None:
-        selected &= _inside(timeline.lanes.op, timeline.annotations, scope)
-    if level == "outermost":
+    names = timeline.lanes.op.names()
+    fitting = np.array([selection.fits(name) for name in names], bool)
+    selected: BoolArray = fitting[timeline.lanes.op.distinct]
+    if selection.scope is not None:
+        selected &= _inside(timeline.lanes.op, timeline.annotations, selection.scope)
+    if selection.level == "outermost":
         selected &= timeline.parent == NOTHING
-    elif level == "leaf":
+    elif selection.level == "leaf":
         selected &= timeline.leaf
     rows = np.flatnonzero(selected)
     return rows[np.argsort(timeline.lanes.op.start[rows], kind="stable")]
-
-
-def _by_name(events: Events, ops: Iterable[str], match: str | None) -> BoolArray:
-    exact = frozenset(ops)
-    try:
-        pattern = re.compile(match or "")
-    except re.error as error:
-        raise ValueError(f"{match!r} is not a regular expression ({error})") from error
-    wanted = [
-        (not exact or name in exact) and pattern.search(name) is not None for name in events.names()
-    ]
-    return np.array(wanted, bool)[events.distinct]
 
 
 def _inside(ops: Events, annotations: Events, scope: str) -> BoolArray:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
-__all__ = ["Phase", "Step", "carry_on", "parse_step"]
+__all__ = ["Phase", "PhaseName", "Step", "carry_on", "parse_step"]
+
+PhaseName = Literal["prefill", "decode", "mixed", "idle"]
+"""What a step does: prompts, generation, both of them, or neither."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,15 @@ class Step:
     """Sequences whose prompts are computed."""
     generation: Phase
     """Sequences that generate."""
+    annotation: str = field(default="", compare=False)
+    """Name that the engine gave the step; steps of other names may have the same batch."""
+
+    @property
+    def phase(self) -> PhaseName:
+        """What the step does."""
+        if self.context.sequences:
+            return "mixed" if self.generation.sequences else "prefill"
+        return "decode" if self.generation.sequences else "idle"
 
 
 _NONE = Phase()
@@ -52,6 +65,11 @@ _LENGTHS = re.compile(r"ctx=\[?([\d, ]+)\]?(?!\.)")
 
 def parse_step(name: str) -> Step | None:
     """Reads the name of an annotation; None if it tells nothing of a batch."""
+    step = _parse(name)
+    return None if step is None else replace(step, annotation=name)
+
+
+def _parse(name: str) -> Step | None:
     if found := _VLLM_DETAILED.search(name):
         nc, qc, kc, ng, qg, kg = map(int, found.groups())
         return Step(Phase(nc, qc, kc), Phase(ng, qg, kg))
