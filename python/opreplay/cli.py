@@ -16,7 +16,7 @@ import orjson
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from opreplay import table_command
+from opreplay import comparison_command, table_command
 from opreplay.isolation import WorkerError
 from opreplay.options import ReplayOptions, Selection
 from opreplay.plan import PlannedOperator
@@ -115,6 +115,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_measuring(run)
     _add_results(run)
 
+    compare = add("compare", comparison_command.compare_command, "compare two results files")
+    comparison_command.add_compare_arguments(compare)
+
     tables = add("tables", table_command.main, "build a block table or a MoE routing table")
     table_command.add_arguments(tables)
 
@@ -160,6 +163,12 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--time", type=_positive, default=TimingOptions().time_s, metavar="SECONDS",
         help="limit for warm-up and samples of one call (default: %(default)s)",
+    )  # fmt: skip
+    group.add_argument(
+        "--relative-error", type=comparison_command.share, metavar="SHARE",
+        default=TimingOptions().relative_error,
+        help="stop once the 95 %% interval of the median is this narrow on either side "
+        "(default: 2%%)",
     )  # fmt: skip
     group.add_argument(
         "--threads", type=_count, metavar="N", help="threads that an operator may use"
@@ -241,7 +250,12 @@ def _replay_options(options: argparse.Namespace) -> ReplayOptions:
         seed=options.seed,
         memory_budget=options.memory_budget,
         recipe_parameters=dict(options.recipe),
-        timing=TimingOptions(time_s=options.time, grad=options.grad, raw=options.raw),
+        timing=TimingOptions(
+            time_s=options.time,
+            relative_error=options.relative_error,
+            grad=options.grad,
+            raw=options.raw,
+        ),
         threads=options.threads,
         imports=tuple(options.imports),
         allow_mismatch=options.allow_mismatch,

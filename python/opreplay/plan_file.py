@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 
+from opreplay.document import Node
 from opreplay.plan import (
     Plan,
     PlannedArgument,
@@ -26,8 +27,6 @@ FORMAT = "opreplay-plan/1"
 
 _KINDS: tuple[str, ...] = ("dtype", "layout", "memory_format", "device", "generator")
 _HEAD_BYTES = 4096
-
-T = TypeVar("T")
 
 
 class PlanError(ValueError):
@@ -145,66 +144,11 @@ def _value_fields(value: PlannedValue) -> Any:
     return value
 
 
-class _Node:
-    """A value of the file with its place, so that an error can name it."""
+class _Node(Node):
+    """A value of a plan file."""
 
-    def __init__(self, value: Any, place: str, path: str | Path) -> None:
-        self.value = value
-        self._place = place
-        self._path = path
-
-    def error(self, expected: str) -> PlanError:
-        shown = repr(self.value)
-        shown = shown if len(shown) <= 60 else f"{shown[:60]}..."
-        return PlanError(
-            f"{self._path}: {self._place or 'top level'}: expected {expected}, got {shown}; "
-            f"{_remedy(self._path)}"
-        )
-
-    def field(self, name: str, read: Callable[[_Node], T]) -> T:
-        if not isinstance(self.value, dict):
-            raise self.error("an object")
-        if name not in self.value:
-            raise self.error(f"an object with {name!r}")
-        place = f"{self._place}.{name}" if self._place else name
-        return read(_Node(self.value[name], place, self._path))
-
-    def each(self, read: Callable[[_Node], T]) -> tuple[T, ...]:
-        if not isinstance(self.value, list):
-            raise self.error("a list")
-        return tuple(
-            read(_Node(element, f"{self._place}[{index}]", self._path))
-            for index, element in enumerate(self.value)
-        )
-
-    def optional(self, read: Callable[[_Node], T]) -> T | None:
-        return None if self.value is None else read(self)
-
-    def text(self) -> str:
-        return self._typed(str, "text")
-
-    def flag(self) -> bool:
-        return self._typed(bool, "true or false")
-
-    def count(self) -> int:
-        if isinstance(self.value, bool) or not isinstance(self.value, int) or self.value < 0:
-            raise self.error("a whole number from 0")
-        return self.value
-
-    def number(self) -> float:
-        if isinstance(self.value, bool):
-            raise self.error("a number")
-        return float(self._typed((int, float), "a number"))
-
-    def choice(self, accepted: tuple[str, ...]) -> Any:
-        if self.value not in accepted:
-            raise self.error(f"one of {', '.join(accepted)}")
-        return self.value
-
-    def _typed(self, kind: type[T] | tuple[type[T], ...], name: str) -> T:
-        if not isinstance(self.value, kind):
-            raise self.error(name)
-        return self.value
+    def failure(self, sentence: str) -> PlanError:
+        return PlanError(f"{sentence}; {_remedy(self.path)}")
 
 
 def _read_call(node: _Node) -> PlannedCall:
