@@ -10,6 +10,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from opreplay.ab import Side, ab
 from opreplay.calls import prepare, resolve
 from opreplay.compare import compare
 from opreplay.options import ReplayOptions, Selection
@@ -38,12 +39,14 @@ __all__ = [
     "Report",
     "Row",
     "Selection",
+    "Side",
     "Skipped",
     "Stat",
     "Timing",
     "TimingOptions",
     "Trace",
     "TraceError",
+    "ab",
     "compare",
     "do_bench",
     "make_plan",

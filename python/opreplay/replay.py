@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from opreplay.environment import Environment
-from opreplay.isolation import Died, Factory, InProcess, Isolated, TimedOut
+from opreplay.isolation import Died, Factory, InProcess, Interpreter, Isolated, TimedOut
 from opreplay.options import ReplayOptions, Selection
 from opreplay.outcome import Outcome
 from opreplay.plan import Plan, PlannedCall, PlannedOperator, planned
@@ -28,7 +28,17 @@ from opreplay.trace import CallGroup, RecordedCall, Skipped, Trace, read_trace
 if TYPE_CHECKING:
     from opreplay.attempt import Attempt
 
-__all__ = ["Replay", "make_plan", "replay"]
+__all__ = [
+    "Replay",
+    "choose_calls",
+    "load_attempt",
+    "make_plan",
+    "outcome_of",
+    "prepare_process",
+    "replay",
+    "row_of",
+    "start_runner",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -86,13 +96,13 @@ class Replay:
         self._options = replace(
             options, namespaces={**registered_namespaces(), **options.namespaces}
         )
-        self._runner = _start_runner(
-            functools.partial(_load_attempt, self._options),
+        self._runner = start_runner(
+            functools.partial(load_attempt, self._options),
             self._options,
             spoils=lambda outcome: outcome.device_broken,
         )
         try:
-            self.name, self.notes, self.calls = _choose(source, selection or Selection(), read)
+            self.name, self.notes, self.calls = choose_calls(source, selection or Selection(), read)
         except BaseException:
             self._runner.close()
             raise
@@ -107,7 +117,7 @@ class Replay:
         jobs = [call.call if isinstance(call, CallGroup) else call for call in self.calls]
         answers = self._runner.map(jobs)
         for call, answer in zip(self.calls, answers, strict=True):
-            row = _row(call, answer)
+            row = row_of(call, answer)
             for sentence in row.assumptions:
                 logger.warning("%s: %s", row.op, sentence)
             yield row
@@ -141,7 +151,7 @@ def make_plan(
     """
     options = options or ReplayOptions()
     options = replace(options, namespaces={**registered_namespaces(), **options.namespaces})
-    runner = _start_runner(
+    runner = start_runner(
         functools.partial(_load_planner, options), options, spoils=lambda outcome: False
     )
     with closing(runner):
@@ -155,7 +165,7 @@ def make_plan(
         )
 
 
-def _choose(
+def choose_calls(
     source: Source, selection: Selection, read: Callable[[str], Trace]
 ) -> tuple[str, tuple[str, ...], Sequence[CallGroup | PlannedCall]]:
     """Returns the name of a source, what is to be said of it, and its chosen calls."""
@@ -169,19 +179,31 @@ def _choose(
     return name, source.missing, selection.of_trace(source)
 
 
-def _start_runner(
-    factory: Factory[G, J, A], options: ReplayOptions, *, spoils: Callable[[A], bool]
+def start_runner(
+    factory: Factory[G, J, A],
+    options: ReplayOptions,
+    *,
+    spoils: Callable[[A], bool],
+    interpreter: Interpreter | None = None,
 ) -> Isolated[G, J, A] | InProcess[G, J, A]:
+    """Starts what works on jobs: a worker process, or this one where the options say so."""
     if not options.isolation:
         return InProcess(factory)
-    return Isolated(factory, limit_s=options.timeout_s, spoils=spoils)
+    return Isolated(factory, limit_s=options.timeout_s, spoils=spoils, interpreter=interpreter)
 
 
-def _load_attempt(options: ReplayOptions) -> tuple[Environment, Attempt]:
+def load_attempt(options: ReplayOptions) -> tuple[Environment, Attempt]:
     """Runs in the worker: loads torch and the dispatcher's operators."""
+    from opreplay.attempt import Attempt
+
+    environment, device = prepare_process(options)
+    return environment, Attempt(options, device=device)
+
+
+def prepare_process(options: ReplayOptions) -> tuple[Environment, str]:
+    """Gives a worker the namespaces and threads of the options; returns what and where it is."""
     import torch
 
-    from opreplay.attempt import Attempt
     from opreplay.environment import default_device, describe_environment
 
     for namespace, modules in options.namespaces.items():
@@ -189,7 +211,7 @@ def _load_attempt(options: ReplayOptions) -> tuple[Environment, Attempt]:
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     device = options.device or default_device()
-    return describe_environment(device, threads=options.threads), Attempt(options, device=device)
+    return describe_environment(device, threads=options.threads), device
 
 
 def _load_planner(
@@ -210,9 +232,10 @@ def _load_planner(
     return None, plan
 
 
-def _row(call: CallGroup | PlannedCall, answer: Outcome | Died | TimedOut) -> Row:
+def row_of(call: CallGroup | PlannedCall, answer: Outcome | Died | TimedOut) -> Row:
+    """Puts together what was recorded of a call and what became of it."""
     op = call.call.name if isinstance(call, CallGroup) else call.op
-    outcome = answer if isinstance(answer, Outcome) else _outcome_of_end(answer)
+    outcome = outcome_of(answer)
     detail = outcome.detail
     if outcome.reason == "metadata_missing" and isinstance(call, CallGroup) and call.unrecorded:
         detail = call.unrecorded  # the trace knows which flag was off
@@ -238,10 +261,13 @@ def _row(call: CallGroup | PlannedCall, answer: Outcome | Died | TimedOut) -> Ro
     )
 
 
-def _outcome_of_end(end: Died | TimedOut) -> Outcome:
-    if isinstance(end, TimedOut):
-        return Outcome(reason="timed_out", detail=f"it took longer than {end.limit_s:g} s")
-    return Outcome(reason="crashed", detail=_sentence_of_end(end))
+def outcome_of(answer: Outcome | Died | TimedOut) -> Outcome:
+    """Takes the end of a worker for an outcome."""
+    if isinstance(answer, TimedOut):
+        return Outcome(reason="timed_out", detail=f"it took longer than {answer.limit_s:g} s")
+    if isinstance(answer, Died):
+        return Outcome(reason="crashed", detail=_sentence_of_end(answer))
+    return answer
 
 
 def _sentence_of_end(end: Died) -> str:
