@@ -10,12 +10,16 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from opreplay.ab import Side, ab
 from opreplay.calls import prepare, resolve
+from opreplay.compare import compare
 from opreplay.options import ReplayOptions
 from opreplay.plan import Plan
 from opreplay.plan_file import PlanError, read_plan, write_plan
 from opreplay.replay import make_plan, replay
+from opreplay.report.comparison import Comparison
 from opreplay.report.results import Report
+from opreplay.report.results_file import read_results
 from opreplay.report.row import Row
 from opreplay.resolve.namespaces import register_namespace
 from opreplay.stat import Stat, Timing, TimingOptions
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CallGroup",
+    "Comparison",
     "Plan",
     "PlanError",
     "RecordedCall",
@@ -42,16 +47,20 @@ __all__ = [
     "Report",
     "Row",
     "Selection",
+    "Side",
     "Skipped",
     "Stat",
     "Timing",
     "TimingOptions",
     "Trace",
     "TraceError",
+    "ab",
+    "compare",
     "do_bench",
     "make_plan",
     "prepare",
     "read_plan",
+    "read_results",
     "read_trace",
     "record",
     "register_namespace",

@@ -113,7 +113,7 @@ class Attempt:
         )
         if refused := self._refused(known.assumptions):
             return _skip(known, refused)
-        return self._measure(prepared, known)
+        return self.measure(prepared, known)
 
     def resolve(self, job: RecordedCall | PlannedCall) -> ResolvedCall | Skipped:
         """Finds the operator of a call and checks that it can run here."""
@@ -155,7 +155,8 @@ class Attempt:
             return None
         return Skipped("failed", f"an assumption is a failure under --strict: {assumptions[0]}")
 
-    def _measure(self, prepared: PreparedCall, known: Outcome) -> Outcome:
+    def measure(self, prepared: PreparedCall, known: Outcome) -> Outcome:
+        """Times a prepared call; what it raises is the reason of the outcome."""
         torch.manual_seed(self._options.seed)  # operators that draw numbers draw the same ones
         try:
             timing = measure(

@@ -18,7 +18,7 @@ import orjson
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from opreplay import table_command
+from opreplay import comparison_command, table_command
 from opreplay.isolation import WorkerError
 from opreplay.options import ReplayOptions
 from opreplay.plan import PlannedOperator
@@ -125,6 +125,20 @@ def _parser() -> argparse.ArgumentParser:
     _add_measuring(run)
     _add_results(run)
 
+    compare = add("compare", comparison_command.compare_command, "compare two results files")
+    comparison_command.add_compare_arguments(compare)
+
+    ab = add("ab", _ab, "time two environments, or a kernel of yours against the recorded, in turn")
+    ab.add_argument("source", metavar="PLAN|TRACE", help="a plan file, or a trace")
+    comparison_command.add_ab_arguments(ab)
+    inspecting.add_selection(ab)
+    _add_steps(ab)
+    _add_recipe_parameters(ab)
+    _add_resolving(ab)
+    _add_running(ab)
+    _add_measuring(ab)
+    ab.set_defaults(time=0.02, relative_error=0.001, raw=False, strict=False, stop_on_error=False)
+
     tables = add("tables", table_command.main, "build a block table or a MoE routing table")
     table_command.add_arguments(tables)
 
@@ -181,6 +195,12 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--time", type=_positive, default=TimingOptions().time_s, metavar="SECONDS",
         help="limit for warm-up and samples of one call (default: %(default)s)",
+    )  # fmt: skip
+    group.add_argument(
+        "--relative-error", type=comparison_command.share, metavar="SHARE",
+        default=TimingOptions().relative_error,
+        help="stop once the 95 %% interval of the median is this narrow on either side, relative "
+        "to it (default: %(default)s)",
     )  # fmt: skip
     group.add_argument(
         "--threads", type=_count, metavar="N", help="threads that an operator may use"
@@ -262,7 +282,12 @@ def _replay_options(options: argparse.Namespace) -> ReplayOptions:
         seed=options.seed,
         memory_budget=options.memory_budget,
         recipe_parameters=dict(options.recipe),
-        timing=TimingOptions(time_s=options.time, grad=options.grad, raw=options.raw),
+        timing=TimingOptions(
+            time_s=options.time,
+            relative_error=options.relative_error,
+            grad=options.grad,
+            raw=options.raw,
+        ),
         threads=options.threads,
         imports=tuple(options.imports),
         allow_mismatch=options.allow_mismatch,
@@ -309,6 +334,10 @@ def _run(options: argparse.Namespace) -> int:
         return _INTERRUPTED
     failed = any(row.status == "failed" for row in report.rows)
     return _FAILED if options.strict and failed else 0
+
+
+def _ab(options: argparse.Namespace) -> int:
+    return comparison_command.ab_command(options, _selection(options), _replay_options(options))
 
 
 def _replay(

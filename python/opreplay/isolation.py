@@ -15,13 +15,13 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-__all__ = ["Died", "Factory", "InProcess", "Isolated", "TimedOut", "WorkerError"]
+__all__ = ["Died", "Factory", "InProcess", "Interpreter", "Isolated", "TimedOut", "WorkerError"]
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ Returns what the worker tells the caller once, and the function that works on a 
 """
 
 _BOOT = (
-    "import sys; sys.path[:] = sys.argv[2].split('\\n');"
+    "import sys; sys.path[:] = sys.argv[2].split('\\n') if sys.argv[2] else sys.path;"
     "from opreplay.isolation import _main; _main(int(sys.argv[1]))"
 )
 _LOADING_LIMIT_S = 600.0
@@ -73,6 +73,16 @@ class TimedOut:
     """The limit [seconds]."""
 
 
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """The Python that a worker runs in."""
+
+    executable: str | None = None
+    """Path of another Python, which must have this package; None means the one that runs now."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables besides those of this process."""
+
+
 class _Message(NamedTuple):
     kind: Literal["ready", "started", "answer", "broken"]
     content: Any
@@ -81,15 +91,19 @@ class _Message(NamedTuple):
 class _Worker(Generic[G, J, A]):
     """One process with a pipe to it."""
 
-    def __init__(self, factory: Factory[G, J, A]) -> None:
+    def __init__(self, factory: Factory[G, J, A], interpreter: Interpreter) -> None:
         ours, theirs = Pipe()
+        # Another Python finds its packages in its own places.
+        path = "" if interpreter.executable else "\n".join(sys.path)
+        executable = interpreter.executable or sys.executable
         self._connection: Connection = ours
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  (closed in `end`)
         with theirs:
             # A session of its own: a Ctrl-C on the terminal reaches only the parent, which decides,
             # and whatever an operator started can be ended together with the worker.
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, str(theirs.fileno()), "\n".join(sys.path)],
+                [executable, "-c", _BOOT, str(theirs.fileno()), path],
+                env={**os.environ, **interpreter.variables},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
@@ -179,7 +193,12 @@ class Isolated(Generic[G, J, A]):
     """Works on jobs in a worker process that is replaced when it dies."""
 
     def __init__(
-        self, factory: Factory[G, J, A], *, limit_s: float, spoils: Callable[[A], bool]
+        self,
+        factory: Factory[G, J, A],
+        *,
+        limit_s: float,
+        spoils: Callable[[A], bool],
+        interpreter: Interpreter | None = None,
     ) -> None:
         """Starts the first worker at once, so that it loads while the caller prepares the jobs.
 
@@ -187,11 +206,13 @@ class Isolated(Generic[G, J, A]):
             factory: Makes, in the worker, the function that works on a job.
             limit_s: Time for one job, counted from when the job says that it starts [seconds].
             spoils: Says of an answer that the worker is of no use after it.
+            interpreter: The Python that it runs in; the default is the one that runs now.
         """
+        self._interpreter = interpreter or Interpreter()
         self._factory = factory
         self._limit_s = limit_s
         self._spoils = spoils
-        self._worker: _Worker[G, J, A] | None = _Worker(factory)
+        self._worker: _Worker[G, J, A] | None = self._start()
 
     def greeting(self) -> G:
         """Waits until a worker has loaded and returns what it has to tell.
@@ -200,8 +221,11 @@ class Isolated(Generic[G, J, A]):
             WorkerError: It could not load.
         """
         if self._worker is None:
-            self._worker = _Worker(self._factory)
+            self._worker = self._start()
         return self._worker.greeting()
+
+    def _start(self) -> _Worker[G, J, A]:
+        return _Worker(self._factory, self._interpreter)
 
     def map(self, jobs: Iterable[J]) -> Iterator[A | Died | TimedOut]:
         """Yields one answer for each job, in order.
@@ -244,7 +268,7 @@ class Isolated(Generic[G, J, A]):
 
     def _run(self, job: J) -> A | Died | TimedOut:
         if self._worker is None:
-            self._worker = _Worker(self._factory)
+            self._worker = self._start()
         answer = self._worker.run(job, limit_s=self._limit_s)
         if isinstance(answer, Died | TimedOut) or self._spoils(answer):
             self.close()

@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 
+from opreplay.document import Node, read_batch
 from opreplay.plan import (
     Plan,
     PlannedArgument,
@@ -21,7 +22,6 @@ from opreplay.plan import (
 )
 from opreplay.resolve.call import TorchValue
 from opreplay.trace.call import REASONS, RecordedTimes, Skipped
-from opreplay.trace.steps import Phase, Step
 
 __all__ = ["FORMAT", "PlanError", "is_plan", "read_plan", "write_plan"]
 
@@ -29,8 +29,6 @@ FORMAT = "opreplay-plan/2"
 
 _KINDS: tuple[str, ...] = ("dtype", "layout", "memory_format", "device", "generator")
 _HEAD_BYTES = 4096
-
-T = TypeVar("T")
 
 
 class PlanError(ValueError):
@@ -152,74 +150,11 @@ def _value_fields(value: PlannedValue) -> Any:
     return value
 
 
-class _Node:
-    """A value of the file with its place, so that an error can name it."""
+class _Node(Node):
+    """A value of a plan file."""
 
-    def __init__(self, value: Any, place: str, path: str | Path) -> None:
-        self.value = value
-        self._place = place
-        self._path = path
-
-    def error(self, expected: str) -> PlanError:
-        shown = repr(self.value)
-        shown = shown if len(shown) <= 60 else f"{shown[:60]}..."
-        return PlanError(
-            f"{self._path}: {self._place or 'top level'}: expected {expected}, got {shown}; "
-            f"{_remedy(self._path)}"
-        )
-
-    def field(self, name: str, read: Callable[[_Node], T]) -> T:
-        if not isinstance(self.value, dict):
-            raise self.error("an object")
-        if name not in self.value:
-            raise self.error(f"an object with {name!r}")
-        place = f"{self._place}.{name}" if self._place else name
-        return read(_Node(self.value[name], place, self._path))
-
-    def each(self, read: Callable[[_Node], T]) -> tuple[T, ...]:
-        if not isinstance(self.value, list):
-            raise self.error("a list")
-        return tuple(
-            read(_Node(element, f"{self._place}[{index}]", self._path))
-            for index, element in enumerate(self.value)
-        )
-
-    def items(self, read: Callable[[_Node], T]) -> tuple[tuple[str, T], ...]:
-        if not isinstance(self.value, dict):
-            raise self.error("an object")
-        return tuple((name, self.field(name, read)) for name in self.value)
-
-    def optional(self, read: Callable[[_Node], T]) -> T | None:
-        return None if self.value is None else read(self)
-
-    def text(self) -> str:
-        return self._typed(str, "text")
-
-    def flag(self) -> bool:
-        return self._typed(bool, "true or false")
-
-    def count(self) -> int:
-        if isinstance(self.value, bool) or not isinstance(self.value, int) or self.value < 0:
-            raise self.error("a whole number from 0")
-        return self.value
-
-    def number(self) -> float:
-        if isinstance(self.value, bool):
-            raise self.error("a number")
-        return float(self._typed((int, float), "a number"))
-
-    def parameter(self) -> str | int | float:
-        return self.value if isinstance(self.value, str) else self._typed((int, float), "a value")
-
-    def choice(self, accepted: tuple[str, ...]) -> Any:
-        if self.value not in accepted:
-            raise self.error(f"one of {', '.join(accepted)}")
-        return self.value
-
-    def _typed(self, kind: type[T] | tuple[type[T], ...], name: str) -> T:
-        if not isinstance(self.value, kind):
-            raise self.error(name)
-        return self.value
+    def failure(self, sentence: str) -> PlanError:
+        return PlanError(f"{sentence}; {_remedy(self.path)}")
 
 
 def _read_call(node: _Node) -> PlannedCall:
@@ -240,28 +175,8 @@ def _read_call(node: _Node) -> PlannedCall:
         device=recorded.field("device", lambda times: times.optional(_read_times)),
         kernels=node.field("kernels_recorded", lambda kernels: kernels.each(_read_kernel)),
         in_graph=node.field("in_graph", _Node.flag),
-        batch=node.field("batch", lambda batch: batch.optional(_read_batch)),
+        batch=node.field("batch", lambda batch: batch.optional(read_batch)),
         outcome=outcome,
-    )
-
-
-def _read_batch(node: _Node) -> Step:
-    return Step(
-        context=node.field("context", _read_phase),
-        generation=node.field("generation", _read_phase),
-        annotation=node.field("annotation", _Node.text),
-    )
-
-
-def _read_phase(node: _Node) -> Phase:
-    return Phase(
-        sequences=node.field("sequences", _Node.count),
-        queries=node.field("queries", lambda total: total.optional(_Node.count)),
-        keys=node.field("keys", lambda total: total.optional(_Node.count)),
-        carried=node.field("carried", _Node.flag),
-        lengths=node.field(
-            "lengths", lambda list_: list_.optional(lambda one: one.each(_Node.count))
-        ),
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from opreplay.environment import Environment
-from opreplay.isolation import Died, Factory, InProcess, Isolated, TimedOut
+from opreplay.isolation import Died, Factory, InProcess, Interpreter, Isolated, TimedOut
 from opreplay.options import ReplayOptions
 from opreplay.outcome import Outcome
 from opreplay.plan import Plan, PlannedCall, PlannedOperator, PlannedRecipe, planned
@@ -32,7 +32,17 @@ from opreplay.trace import CallGroup, RecordedCall, Selection, Skipped, Trace, r
 if TYPE_CHECKING:
     from opreplay.attempt import Attempt
 
-__all__ = ["Replay", "make_plan", "replay"]
+__all__ = [
+    "Replay",
+    "choose_calls",
+    "load_attempt",
+    "make_plan",
+    "outcome_of",
+    "prepare_process",
+    "replay",
+    "row_of",
+    "start_runner",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -99,13 +109,15 @@ class Replay:
         self._options = replace(
             options, namespaces={**registered_namespaces(), **options.namespaces}
         )
-        self._runner = _start_runner(
-            functools.partial(_load_attempt, self._options),
+        self._runner = start_runner(
+            functools.partial(load_attempt, self._options),
             self._options,
             spoils=lambda outcome: outcome.device_broken,
         )
         try:
-            self.name, self.notes, self.calls = self._choose(source, selection, read)
+            self.name, self.notes, self.calls = choose_calls(
+                source, selection, read, lambda: self._runner.greeting().step_ops
+            )
         except BaseException:
             self._runner.close()
             raise
@@ -120,7 +132,7 @@ class Replay:
         jobs = [call.call if isinstance(call, CallGroup) else call for call in self.calls]
         answers = self._runner.map(jobs)
         for call, answer in zip(self.calls, answers, strict=True):
-            row = _row(call, answer)
+            row = row_of(call, answer)
             for sentence in row.assumptions:
                 logger.warning("%s: %s", row.op, sentence)
             yield row
@@ -130,22 +142,6 @@ class Replay:
     def close(self) -> None:
         """Ends the worker; may be called again."""
         self._runner.close()
-
-    def _choose(
-        self, source: Source, selection: Selection | None, read: Callable[[str], Trace]
-    ) -> tuple[str, tuple[str, ...], Sequence[CallGroup | PlannedCall]]:
-        """Returns the name of a source, what is to be said of it, and its chosen calls."""
-        if isinstance(source, Trace | Plan):
-            name = source.path if isinstance(source, Trace) else "plan"
-        else:
-            name = str(source)
-            source = read_plan(name) if is_plan(name) else read(name)
-        if isinstance(source, Plan):
-            return name, (), source.select(selection or Selection())
-        step_ops = self._runner.greeting().step_ops
-        joined = source.graph_join.sentences if source.graph_join else ()
-        notes = (*source.missing, *joined)
-        return name, notes, source.groups(selection, step_ops=step_ops)
 
 
 def make_plan(
@@ -170,7 +166,7 @@ def make_plan(
     """
     options = options or ReplayOptions()
     options = replace(options, namespaces={**registered_namespaces(), **options.namespaces})
-    runner = _start_runner(
+    runner = start_runner(
         functools.partial(_load_planner, options), options, spoils=lambda outcome: False
     )
     with closing(runner):
@@ -184,19 +180,56 @@ def make_plan(
         )
 
 
-def _start_runner(
-    factory: Factory[G, J, A], options: ReplayOptions, *, spoils: Callable[[A], bool]
+def choose_calls(
+    source: Source,
+    selection: Selection | None,
+    read: Callable[[str], Trace],
+    step_ops: Callable[[], frozenset[str]],
+) -> tuple[str, tuple[str, ...], Sequence[CallGroup | PlannedCall]]:
+    """Returns the name of a source, what is to be said of it, and its chosen calls.
+
+    Args:
+        source: A trace, a plan, or the path of either.
+        selection: Which calls; the default is all of them.
+        read: Reads a trace file.
+        step_ops: Tells which operators' recipes read the step; asked once a trace is read.
+    """
+    if isinstance(source, Trace | Plan):
+        name = source.path if isinstance(source, Trace) else "plan"
+    else:
+        name = str(source)
+        source = read_plan(name) if is_plan(name) else read(name)
+    if isinstance(source, Plan):
+        return name, (), source.select(selection or Selection())
+    joined = source.graph_join.sentences if source.graph_join else ()
+    return name, (*source.missing, *joined), source.groups(selection, step_ops=step_ops())
+
+
+def start_runner(
+    factory: Factory[G, J, A],
+    options: ReplayOptions,
+    *,
+    spoils: Callable[[A], bool],
+    interpreter: Interpreter | None = None,
 ) -> Isolated[G, J, A] | InProcess[G, J, A]:
+    """Starts what works on jobs: a worker process, or this one where the options say so."""
     if not options.isolation:
         return InProcess(factory)
-    return Isolated(factory, limit_s=options.timeout_s, spoils=spoils)
+    return Isolated(factory, limit_s=options.timeout_s, spoils=spoils, interpreter=interpreter)
 
 
-def _load_attempt(options: ReplayOptions) -> tuple[Greeting, Attempt]:
+def load_attempt(options: ReplayOptions) -> tuple[Greeting, Attempt]:
     """Runs in the worker: loads torch and the dispatcher's operators."""
+    from opreplay.attempt import Attempt
+
+    greeting, device = prepare_process(options)
+    return greeting, Attempt(options, device=device)
+
+
+def prepare_process(options: ReplayOptions) -> tuple[Greeting, str]:
+    """Gives a worker the namespaces and threads of the options; returns its greeting and device."""
     import torch
 
-    from opreplay.attempt import Attempt
     from opreplay.environment import default_device, describe_environment
 
     for namespace, modules in options.namespaces.items():
@@ -204,9 +237,8 @@ def _load_attempt(options: ReplayOptions) -> tuple[Greeting, Attempt]:
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     device = options.device or default_device()
-    attempt = Attempt(options, device=device)
     environment = describe_environment(device, threads=options.threads)
-    return Greeting(environment, _step_ops()), attempt
+    return Greeting(environment, _step_ops()), device
 
 
 def _load_planner(
@@ -249,9 +281,10 @@ def _step_ops() -> frozenset[str]:
     return frozenset(reading | older)
 
 
-def _row(call: CallGroup | PlannedCall, answer: Outcome | Died | TimedOut) -> Row:
+def row_of(call: CallGroup | PlannedCall, answer: Outcome | Died | TimedOut) -> Row:
+    """Puts together what was recorded of a call and what became of it."""
     op = call.call.name if isinstance(call, CallGroup) else call.op
-    outcome = answer if isinstance(answer, Outcome) else _outcome_of_end(answer)
+    outcome = outcome_of(answer)
     detail = outcome.detail
     if outcome.reason == "metadata_missing" and isinstance(call, CallGroup) and call.unrecorded:
         detail = call.unrecorded  # the trace knows which flag was off
@@ -278,10 +311,13 @@ def _row(call: CallGroup | PlannedCall, answer: Outcome | Died | TimedOut) -> Ro
     )
 
 
-def _outcome_of_end(end: Died | TimedOut) -> Outcome:
-    if isinstance(end, TimedOut):
-        return Outcome(reason="timed_out", detail=f"it took longer than {end.limit_s:g} s")
-    return Outcome(reason="crashed", detail=_sentence_of_end(end))
+def outcome_of(answer: Outcome | Died | TimedOut) -> Outcome:
+    """Takes the end of a worker for an outcome."""
+    if isinstance(answer, TimedOut):
+        return Outcome(reason="timed_out", detail=f"it took longer than {answer.limit_s:g} s")
+    if isinstance(answer, Died):
+        return Outcome(reason="crashed", detail=_sentence_of_end(answer))
+    return answer
 
 
 def _sentence_of_end(end: Died) -> str:

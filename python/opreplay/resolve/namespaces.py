@@ -12,7 +12,13 @@ from importlib import resources
 from types import ModuleType
 from typing import Any
 
-__all__ = ["Namespaces", "operator_table", "register_namespace", "registered_namespaces"]
+__all__ = [
+    "Namespaces",
+    "import_operators",
+    "operator_table",
+    "register_namespace",
+    "registered_namespaces",
+]
 
 _log = logging.getLogger(__name__)
 _ENTRY_POINTS = "opreplay.namespaces"
@@ -112,6 +118,23 @@ class Namespaces:
             if callable(found):
                 return found  # type: ignore[no-any-return]
         return None
+
+
+def import_operators(name: str) -> None:
+    """Imports a module that registers operators, or loads a shared library that does.
+
+    Raises:
+        ImportError: There is no such module, or the library cannot be loaded.
+    """
+    if not name.endswith(".so"):
+        importlib.import_module(name)
+        return
+    import torch
+
+    try:
+        torch.ops.load_library(name)  # type: ignore[no-untyped-call]
+    except OSError as error:
+        raise ImportError(f"{name}: {error}") from error
 
 
 def _import(name: str) -> ModuleType:

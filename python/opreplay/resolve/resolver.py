@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,7 +12,7 @@ import torch
 from opreplay import _C
 from opreplay.resolve.call import Argument, ResolvedCall
 from opreplay.resolve.match import Match, fit, positional_arguments
-from opreplay.resolve.namespaces import Namespaces, operator_table
+from opreplay.resolve.namespaces import Namespaces, import_operators, operator_table
 from opreplay.resolve.strings import string_default
 from opreplay.trace.call import RecordedArgument, RecordedCall, Skipped
 from opreplay.trace.kinds import REASON_OF_KIND, classify
@@ -50,17 +49,17 @@ class Resolver:
         """Reads the dispatcher.
 
         Args:
-            imports: Modules to import first: they register operators.
+            imports: Modules to import first, or shared libraries (.so): they register operators.
             allow_mismatch: Take a call whose operator is registered, but with other arguments, as
                 a call of the Python operator with all arguments positional.
             device: Where the calls will run; an operator without a kernel there is skipped. None
                 leaves that open, for a plan that runs elsewhere (`check` asks it there).
 
         Raises:
-            ImportError: A module of `imports` cannot be imported.
+            ImportError: A module or library of `imports` cannot be loaded.
         """
-        for module in imports:
-            importlib.import_module(module)
+        for name in imports:
+            import_operators(name)
         self._table = operator_table()
         self._namespaces = Namespaces(self._table["imports"])
         self._index = _C.OperatorIndex()
@@ -155,6 +154,42 @@ class Resolver:
         if found is None:
             raise LookupError(f"no module here has a function {resolved.resolved_op}")
         return found
+
+    def from_python(
+        self, resolved: ResolvedCall
+    ) -> tuple[Callable[..., object], dict[str, object]]:
+        """What calls an operator from Python; the defaults of what it takes by name only.
+
+        Raises:
+            LookupError: No library here registers the operator.
+        """
+        self.operator(resolved)
+        namespace, _, name = resolved.resolved_op.partition("::")
+        overloads = getattr(getattr(torch.ops, namespace), name)
+        function = getattr(overloads, resolved.overload or "default")
+        named = [one for one in function._schema.arguments if one.kwarg_only]
+        return function, {one.name: one.default_value for one in named}
+
+    def replacement(self, name: str, arguments: int) -> _C.Operator:
+        """The operator ``ns::name`` or ``ns::name.overload`` that takes so many arguments.
+
+        Raises:
+            LookupError: No library here registers one.
+        """
+        base, _, overload = name.partition(".")
+        found = [
+            (operator, parameters)
+            for operator, parameters in self._overloads(base)
+            if overload in ("", operator.overload)
+        ]
+        for operator, parameters in found:
+            if len(parameters) == arguments:
+                return operator
+        schemas = "; ".join(operator.schema for operator, _ in found)
+        raise LookupError(
+            f"no overload of {name} takes the {arguments} arguments of the recorded call"
+            + (f": {schemas}" if schemas else ", for no library here registers it")
+        )
 
     def _overloads(self, name: str) -> list[tuple[_C.Operator, list[_C.Parameter]]]:
         """Overloads with their parameters, read from the dispatcher once."""

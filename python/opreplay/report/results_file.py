@@ -1,0 +1,140 @@
+"""Results files read back: JSON comes in, the report goes out; a bad file is one clear sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import orjson
+
+from opreplay.document import Node, read_batch
+from opreplay.environment import Environment
+from opreplay.report.results import FORMAT, Report
+from opreplay.report.row import Row
+from opreplay.stat import Stat, Timing
+from opreplay.trace.call import REASONS, RecordedTimes
+
+__all__ = ["ResultsError", "read_results", "read_row"]
+
+_REMEDY = "write it with: opreplay run TRACE --json FILE"
+
+T = TypeVar("T")
+
+
+class ResultsError(ValueError):
+    """A file holds no results; the text is one sentence with file, place, cause and remedy."""
+
+
+class ResultsNode(Node):
+    """A value of a results file."""
+
+    def failure(self, sentence: str) -> ResultsError:
+        """Makes the error of a results file."""
+        return ResultsError(f"{sentence}; {_REMEDY}")
+
+
+def read_results(path: str | Path) -> Report:
+    """Reads what ``opreplay run --json`` wrote.
+
+    Raises:
+        ResultsError: The file is unreadable, holds no results or a malformed entry.
+    """
+    try:
+        content = orjson.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise ResultsError(f"{path}: {error.strerror}") from error
+    except orjson.JSONDecodeError as error:
+        sentence = f"{path}: byte {error.pos}: not JSON ({error.msg}); {_REMEDY}"
+        raise ResultsError(sentence) from error
+    root = ResultsNode(content, "", path)
+    found = root.field("format", ResultsNode.text)
+    if found != FORMAT:
+        raise root.failure(f"{path}: format is {found!r}, this version reads {FORMAT!r}")
+    return Report(
+        rows=root.field("rows", lambda rows: rows.each(read_row)),
+        environment=root.field("environment", read_environment),
+        command=root.field("command", lambda words: words.each(ResultsNode.text)),
+    )
+
+
+def read_environment(node: Node) -> Environment:
+    """Reads an environment block."""
+    return _record(node, Environment)
+
+
+def read_row(node: Node) -> Row:
+    """Reads one row, as `Row.to_json` writes it."""
+    recorded = node.field("recorded_us", lambda times: times)
+    return Row(
+        op=node.field("op", Node.text),
+        overload=node.field("overload", Node.text),
+        resolved_op=node.field("resolved_op", Node.text),
+        signature=node.field("signature", Node.text),
+        step=node.field("step", lambda step: step.optional(Node.text)),
+        batch=node.field("batch", lambda batch: batch.optional(read_batch)),
+        count=node.field("count", Node.count),
+        host=recorded.field("host", _read_times),
+        device=recorded.field("device", lambda times: times.optional(_read_times)),
+        in_graph=node.field("in_graph", Node.flag),
+        kernels_recorded=node.field("kernels_recorded", lambda kernels: kernels.each(_read_kernel)),
+        bytes=node.field("bytes", lambda size: size.optional(Node.count)),
+        schemas_rejected=node.field("schemas_rejected", lambda all: all.each(_read_rejected)),
+        reason=node.field("reason", lambda one: one.optional(lambda it: it.choice(REASONS))),
+        detail=node.field("detail", Node.text),
+        assumptions=node.field("assumptions", lambda sentences: sentences.each(Node.text)),
+        recipe=node.field("recipe", lambda recipe: recipe.optional(Node.text)),
+        schema=node.field("schema", lambda schema: schema.optional(Node.text)),
+        timing=node.field("timing", lambda timing: timing.optional(_read_timing)),
+    )
+
+
+def _read_times(node: Node) -> RecordedTimes:
+    return _record(node, RecordedTimes)
+
+
+def _read_kernel(node: Node) -> tuple[str, int]:
+    return node.field("name", Node.text), node.field("count", Node.count)
+
+
+def _read_rejected(node: Node) -> tuple[str, str]:
+    return node.field("schema", Node.text), node.field("why", Node.text)
+
+
+def _read_timing(node: Node) -> Timing:
+    return _record(node, Timing)
+
+
+def _record(node: Node, kind: type[T]) -> T:
+    """Reads an object with the fields of a dataclass; those with a default may be absent."""
+    known: dict[str, Any] = {}
+    for one in fields(kind):  # type: ignore[arg-type]
+        absent = isinstance(node.value, dict) and one.name not in node.value
+        if not (absent and one.default is not MISSING):
+            known[one.name] = node.field(one.name, _reader(str(one.type)))
+    return kind(**known)
+
+
+def _reader(annotation: str) -> Callable[[Node], Any]:
+    base = annotation.removesuffix(" | None")
+    read = Node.text if base.startswith("Literal") else _READERS[base]
+    return read if base == annotation else lambda node: node.optional(read)
+
+
+def _read_texts(node: Node) -> dict[str, str]:
+    if not isinstance(node.value, dict):
+        raise node.error("an object")
+    return {name: node.field(name, Node.text) for name in node.value}
+
+
+_READERS: dict[str, Callable[[Node], Any]] = {
+    "str": Node.text,
+    "bool": Node.flag,
+    "int": Node.count,
+    "float": Node.number,
+    "list[float]": lambda node: list(node.each(Node.number)),
+    "dict[str, str]": _read_texts,
+    "tuple[str, ...]": lambda node: node.each(Node.text),
+    "Stat": lambda node: _record(node, Stat),
+}
