@@ -205,11 +205,15 @@ def shuffle_rows(call: RecipeCall) -> str:
     return f"{order.numel} rows taken from {rows}, each as often"
 
 
-@recipe("sgl_kernel::apply_shuffle_mul_sum", "aiter::mxfp4_moe_scatter_reduce")
+@recipe(
+    "sgl_kernel::apply_shuffle_mul_sum",
+    "aiter::mxfp4_moe_scatter_reduce",
+    "aiter::mxfp4_moe_scatter_reduce_q",
+)
 def reduce_shuffled(call: RecipeCall) -> str:
     """Every pair of a token has a row of its own; its weights are positive."""
     order = tensor(call, "permutation", "reverse_sorted")
-    rows = tensor(call, "input", "flat_out").dims[0]
+    rows = tensor(call, "input", "flat_out", "flat_out_q").dims[0]
     if order.numel > rows:
         raise RecipeError(f"{order.numel} pairs do not fit {rows} rows")
     order.write_distinct(rows)

@@ -54,13 +54,14 @@ one comes first."""
     "aiter::moe_smooth_per_token_scaled_quant_v2",
     "aiter::fused_dynamic_mx_quant_moe_sort_hip",
     "aiter::mxfp4_moe_sort_hip",
+    "aiter::mxfp4_moe_sort_scales",
     parameters=PARAMETERS,
 )
 def sorted_pairs(call: RecipeCall) -> str:
     """In aiter, kernels read the token and the slot of each pair, expert after expert."""
     ids = tensor(call, *SORTED_IDS)
     tokens, top_k = _aiter_pairs(call)
-    told = number(call, "block_m", "block_size_M")
+    told = number(call, "block_m", "block_size_M", "MB")
     blocks = call.tensor("sorted_expert_ids") if call.has("sorted_expert_ids") else None
 
     def lengths(experts: int, block: int) -> tuple[int, ...]:
@@ -94,7 +95,7 @@ def sorted_pairs(call: RecipeCall) -> str:
 
 def _aiter_pairs(call: RecipeCall) -> tuple[int, int]:
     """Returns tokens and slots of each; the second stage's input has a row for each pair."""
-    rows = tensor(call, "hidden_states", "inter_states", "input", "XQ", "scale").dims
+    rows = tensor(call, "hidden_states", "inter_states", "input", "XQ", "scale", "a_scale").dims
     top_k, tokens = number(call, "topk"), number(call, "token_num")
     if top_k is None:
         results = found(call, "out", "Y")
@@ -181,7 +182,7 @@ def _vllm_pairs(call: RecipeCall) -> tuple[int, int]:
 
 
 def _experts_here(call: RecipeCall) -> int | None:
-    """Returns the experts that there are weights of; all weights must agree."""
+    """Returns the experts that there are weights of, or that are told; all weights must agree."""
     counts = {
         name: call.tensor(name).dims[0]
         for name in (*WEIGHTS, "w2", "down", "smooth_scale")
@@ -190,7 +191,7 @@ def _experts_here(call: RecipeCall) -> int | None:
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{name} has {count}" for name, count in counts.items())
         raise RecipeError(f"weights are of different numbers of experts: {told}")
-    return next(iter(counts.values()), None)
+    return next(iter(counts.values()), number(call, "NE"))
 
 
 def _measure(
