@@ -191,11 +191,12 @@ class Resolver:
         rejected: list[tuple[str, str]] = []
         named = [entry for entry in overloads if entry[0].overload == call.overload]
         for operator, parameters in named or overloads:
-            found = fit(operator, parameters, recorded, text_of)
+            given, added = self._complete(name, recorded, parameters)
+            found = fit(operator, parameters, given, text_of)
             if isinstance(found, str):
                 rejected.append((operator.schema, found))
             else:
-                matches.append(found)
+                matches.append(replace(found, assumptions=(*found.assumptions, *added)))
         if not matches:
             return self._mismatch(call, recorded, name, rejected)
         matches.sort(key=lambda match: match.cost)
@@ -220,6 +221,28 @@ class Resolver:
             assumptions=tuple(assumptions),
             rejected=tuple(rejected),
         )
+
+    def _complete(
+        self,
+        name: str,
+        recorded: Sequence[RecordedArgument],
+        parameters: Sequence[_C.Parameter],
+    ) -> tuple[Sequence[RecordedArgument], list[str]]:
+        """Leaves room for arguments that the operator got after the trace was recorded.
+
+        Returns:
+            The recorded arguments, and a sentence for each one that was put between them.
+        """
+        younger = list(self._table["added_arguments"].get(name, ()))
+        absent = len(parameters) - len(recorded)
+        if not 0 < absent <= len(younger):
+            return recorded, []
+        latest = younger[-absent:]
+        given = list(recorded)
+        for index, parameter in enumerate(parameters):
+            if parameter.name in latest:
+                given.insert(index, RecordedArgument("", (), (), ""))
+        return given, [f"{added}: the recorded form has no such argument" for added in latest]
 
     def _mismatch(
         self,
