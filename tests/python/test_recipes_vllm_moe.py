@@ -1,12 +1,14 @@
 """A recorded step of an MoE model on vLLM's CPU engine: its fused layer, and all of it."""
 
 import importlib.util
+import platform
 from pathlib import Path
 
 import moe_rules as rule
 import pytest
 import torch
-from moe_schemas import VLLM, registered
+from made_calls import f32, i32, tensor
+from moe_schemas import VLLM, registered, resolved_of
 
 from opreplay import read_trace, replay
 from opreplay.inputs import make_inputs
@@ -37,6 +39,30 @@ def test_the_fused_layer_of_a_recorded_step_gets_a_routing(tokens):
     assert values["topk_weights"].dtype is torch.float32
     assert values["act"] == "silu"
     assert made.recipe.startswith(f"{tokens} tokens of 2 of 8 experts, uniform; ")
+
+
+@pytest.mark.skipif(VLLM_IS_HERE, reason="vLLM registers its own operators")
+@pytest.mark.parametrize(
+    ("dtype", "machine", "amx", "isa"),
+    [
+        (torch.bfloat16, "x86_64", True, "amx"),
+        (torch.bfloat16, "x86_64", False, "vec"),
+        (torch.bfloat16, "aarch64", False, "neon"),
+        (torch.float32, "x86_64", True, "vec"),
+    ],
+)
+def test_fused_experts_run_on_what_vllm_would_choose_here(
+    tmp_path, monkeypatch, dtype, machine, amx, isa
+):
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    with registered(*(form for form in VLLM if form.startswith("_C::cpu_fused_moe"))):
+        resolved = resolved_of(
+            tmp_path, "_C::cpu_fused_moe", output=tensor(dtype, 4, 32), input=tensor(dtype, 4, 32),
+            w13=tensor(dtype, 8, 64, 32), w2=tensor(dtype, 8, 32, 32), topk_weights=f32(4, 2),
+            topk_id=i32(4, 2), skip_weighted=False,
+        )  # fmt: skip
+    assert resolved.arguments[-1].value == isa
 
 
 @pytest.mark.skipif(not VLLM_IS_HERE, reason="vLLM is not installed")
