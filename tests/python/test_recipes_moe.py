@@ -173,6 +173,7 @@ def test_a_rank_of_four_reads_the_pairs_of_its_experts_alone(tmp_path):
     )  # fmt: skip
     assert 0 < pairs < M * K / 2
     assert f"of {4 * E} experts, {E} here" in a.recipe
+    assert a.assumptions == ("nothing tells which of 32 experts are here, the first 8 were",)
 
 
 def test_an_adaptive_buffer_of_few_tokens_holds_their_table(tmp_path):
@@ -303,6 +304,19 @@ def test_a_layers_second_product_runs_over_the_pairs_of_its_first(tmp_path):
         a.sorted_token_ids, a.expert_ids, a.num_tokens_post_pad, tokens=M, top_k=K, block=BLOCK,
         experts=E,
     )  # fmt: skip
+
+
+def test_sglangs_buffers_have_room_for_one_expert_more(tmp_path):
+    length = VLLM_LENGTH + BLOCK - 1
+    named = VLLM_SORTED["sgl_kernel::moe_wna16_marlin_gemm"] | {
+        "sorted_token_ids": i32(length), "expert_ids": i32(-(-length // BLOCK)),
+    }  # fmt: skip
+    a = made(tmp_path, "sgl_kernel::moe_wna16_marlin_gemm", **named)
+    rule.vllm_sorted(
+        a.sorted_token_ids, a.expert_ids, a.num_tokens_past_padded, tokens=M, top_k=K,
+        block=BLOCK, experts=E,
+    )  # fmt: skip
+    assert a.assumptions == ()
 
 
 @pytest.mark.parametrize("is_ep", [True, False])
@@ -684,6 +698,12 @@ def test_batches_of_experts_are_partly_in_use(tmp_path, op):
     skewed = made(tmp_path, op, {"moe.distribution": "one_hot"}, **BATCHED[op])
     rule.token_counts(given(skewed, "expert_num_tokens", "counts", "mask"), 12)
     assert skewed.recipe == "12 rows of 8 x 12 in use, one_hot"
+
+
+def test_a_batched_table_that_its_buffer_does_not_hold_is_refused(tmp_path):
+    named = BATCHED["_moe_C::batched_moe_align_block_size"] | {"sorted_token_ids": i32(64)}
+    detail = refused(tmp_path, "_moe_C::batched_moe_align_block_size", **named)
+    assert "8 experts of 12 rows in blocks of 4 have 96 sorted ids, recorded are 64" in detail
 
 
 def test_counts_of_other_experts_than_the_input_has_are_refused(tmp_path):

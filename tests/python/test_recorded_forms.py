@@ -4,7 +4,7 @@ import pytest
 import torch
 from kineto_events import op, trace_of
 from made_calls import f32, i32, tensor
-from moe_schemas import AITER, DENSE, recorded, registered
+from moe_schemas import AITER, DENSE, VLLM, recorded, registered
 
 from opreplay import replay
 from opreplay.options import ReplayOptions
@@ -85,7 +85,10 @@ def test_an_event_from_before_the_bias_runs_under_the_new_name_without_one(tmp_p
     row = row_of(tmp_path, old, entries)
     assert (row.status, row.resolved_op) == ("ok", new), row.detail
     renamed = () if old == new else (f"{old} is called {new} here",)
-    assert row.assumptions == (*renamed, "in_bias: the recorded form has no such argument")
+    assert row.assumptions == (
+        *renamed,
+        "in_bias: the recorded form has no such argument, None was taken",
+    )
 
 
 def test_an_event_of_aiters_older_sorter_runs_on_the_newer_one(tmp_path):
@@ -103,5 +106,22 @@ def test_an_event_of_aiters_older_sorter_runs_on_the_newer_one(tmp_path):
     with registered(forms["aiter::moe_sorting_opus_fwd"]):
         row = row_of(tmp_path, "aiter::moe_sorting_fwd", entries)
     assert (row.status, row.resolved_op) == ("ok", "aiter::moe_sorting_opus_fwd"), row.detail
-    assert "workspace: the recorded form has no such argument" in row.assumptions
+    assert "workspace: the recorded form has no such argument, None was taken" in row.assumptions
     assert row.recipe.startswith("9 tokens of 2 of 4 experts")
+
+
+def test_an_event_from_before_gates_is_taken_as_gated(tmp_path):
+    (schema,) = (form for form in VLLM if form.startswith("_C::get_cutlass_moe_mm_data"))
+    named = {
+        "topk_ids": i32(9, 2), "expert_offsets": i32(5), "problem_sizes1": i32(4, 3),
+        "problem_sizes2": i32(4, 3), "input_permutation": i32(18), "output_permutation": i32(18),
+        "num_experts": 4, "n": 8, "k": 16,
+    }  # fmt: skip
+    with registered(schema):
+        entries = list(recorded("_C::get_cutlass_moe_mm_data", named | {"is_gated": True}))
+        row = row_of(tmp_path, "_C::get_cutlass_moe_mm_data", entries[:-2])
+    assert row.status == "ok", row.detail
+    assert row.assumptions == (
+        "blockscale_offsets: the recorded form has no such argument, None was taken",
+        "is_gated: the recorded form has no such argument, True was taken",
+    )

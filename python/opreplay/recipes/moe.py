@@ -150,13 +150,13 @@ def _experts(call: RecipeCall, *, routed: int | None = None) -> Experts:
         total = call.tensor(mapped).numel
         if told not in (None, total):
             raise RecipeError(f"{mapped} has {total} experts, the call names {told}")
-        return Experts(total, _known(call, here, mapped, total))
+        return Experts.of_rank(call, total, _known(call, here, mapped, total))
     if masked is not None:
         # Past the experts of all ranks the mask has one that stands for none.
         entries = call.tensor(masked).numel
         if here == entries:
             return Experts(entries, entries)
-        return Experts(entries - 1, _known(call, here, masked, entries - 1))
+        return Experts.of_rank(call, entries - 1, _known(call, here, masked, entries - 1))
     if told is not None and here is not None and told != here:
         raise RecipeError(
             f"{weights} has {here} experts, the call names {told}, and no map says which are here"

@@ -165,6 +165,13 @@ def batched_rows(call: RecipeCall) -> str:
         held, room = tensor(call, "input").dims[:2]
         if held != experts:
             raise RecipeError(f"input has {held} experts, there are counts of {experts}")
+    if (block := number(call, "block_size")) is not None:
+        places = experts * -(-room // block) * block
+        if (recorded := call.tensor("sorted_token_ids").numel) != places:
+            raise RecipeError(
+                f"{experts} experts of {room} rows in blocks of {block} have {places} sorted ids, "
+                f"recorded are {recorded}"
+            )
     total = experts * room // 2
     call.assume(f"nothing tells how many rows are in use, half of {experts} x {room} were taken")
     routing = draw(call, total, experts, 1, device=counts.device)

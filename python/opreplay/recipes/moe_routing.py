@@ -70,6 +70,14 @@ class Experts:
         """True without expert parallelism."""
         return self.here == self.total
 
+    @classmethod
+    def of_rank(cls, call: RecipeCall, total: int, here: int) -> Experts:
+        """The experts of one rank of several; which ones it has is a guess."""
+        experts = cls(total, here)
+        if not experts.all_here:
+            call.assume(f"nothing tells which of {total} experts are here, the first {here} were")
+        return experts
+
     def local_ids(self) -> list[int]:
         """Number of each expert on this rank, -1 for those of other ranks; the first are here."""
         return [expert if expert < self.here else -1 for expert in range(self.total)]

@@ -132,7 +132,8 @@ def aligned_pairs(call: RecipeCall) -> str:
     def lengths(experts: int, block: int) -> tuple[int, ...]:
         pairs = tokens * top_k
         most = pairs + experts * (block - 1)
-        return most, -(-most // block) * block, min(pairs * block, most)
+        # SGLang has room for one expert more, the one that stands for other ranks.
+        return most, -(-most // block) * block, min(pairs * block, most), most + block - 1
 
     told = number(call, "moe_block_size", "BLOCK_SIZE_M")
     experts, block = _measure(call, blocks, told, lengths)
@@ -225,7 +226,7 @@ def _measure(
         total, size = explained
         if here is None:
             call.assume(f"nothing tells the experts, {total} explain the length of the table")
-        return Experts(total, here or total), size
+        return Experts.of_rank(call, total, here or total), size
     if block and here and length > lengths(here, block)[0]:
         call.assume(
             f"{here} experts in blocks of {block} have {lengths(here, block)[0]} sorted ids, the "

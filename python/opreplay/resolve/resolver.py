@@ -233,16 +233,19 @@ class Resolver:
         Returns:
             The recorded arguments, and a sentence for each one that was put between them.
         """
-        younger = list(self._table["added_arguments"].get(name, ()))
+        younger: dict[str, str] = self._table["added_arguments"].get(name, {})
         absent = len(parameters) - len(recorded)
         if not 0 < absent <= len(younger):
             return recorded, []
-        latest = younger[-absent:]
+        latest = dict(list(younger.items())[-absent:])
         given = list(recorded)
         for index, parameter in enumerate(parameters):
-            if parameter.name in latest:
-                given.insert(index, RecordedArgument("", (), (), ""))
-        return given, [f"{added}: the recorded form has no such argument" for added in latest]
+            if (value := latest.get(parameter.name)) is not None:
+                given.insert(index, RecordedArgument("Scalar" if value else "", (), (), value))
+        return given, [
+            f"{added}: the recorded form has no such argument, {value or None} was taken"
+            for added, value in latest.items()
+        ]
 
     def _mismatch(
         self,
