@@ -254,7 +254,13 @@ def _allocate(
     chosen = own_parameters(known, parameters)
     reads_step = recipe is not None and recipe.reads_step
     call = RecipeCall(
-        resolved.resolved_op, values, tensors, resolved.batch, chosen, reads_step=reads_step
+        resolved.resolved_op,
+        values,
+        tensors,
+        resolved.batch,
+        chosen,
+        reads_step=reads_step,
+        seed=seed,
     )
     return call, tuple(arguments)
 

@@ -17,16 +17,9 @@ SCHEMAS = {
     "Tensor block_tables, Tensor seq_lens, Tensor? query_start_loc, int block_size, "
     "int max_seq_len, Tensor? alibi_slopes, str kv_cache_dtype, Tensor k_scale, Tensor v_scale) "
     "-> ()",
-    "_moe_C": "moe_align_block_size(Tensor topk_ids, int num_experts, int block_size, "
-    "Tensor! sorted_token_ids, Tensor! experts_ids, Tensor! num_tokens_post_pad, "
-    "Tensor? maybe_expert_map) -> ()",
     "_C_cache_ops": "reshape_and_cache_flash(Tensor key, Tensor value, Tensor! key_cache, "
     "Tensor! value_cache, Tensor slot_mapping, str kv_cache_dtype, Tensor k_scale, "
     "Tensor v_scale) -> ()",
-    "aiter": "{}(Tensor {}, Tensor w1, Tensor w2, Tensor sorted_token_ids, "
-    "Tensor sorted_expert_ids, Tensor num_valid_ids, Tensor! out, int topk, "
-    "str? kernelName=None, Tensor? w1_scale=None, Tensor? a1_scale=None, int block_m=32, "
-    "Tensor? sorted_weights=None) -> ()",
 }
 
 
@@ -36,17 +29,10 @@ def libraries():
     made = []
     for namespace, schema in SCHEMAS.items():
         library = torch.library.Library(namespace, "FRAGMENT")
-        forms = [schema]
-        if namespace == "aiter":
-            forms = [
-                schema.format("ck_moe_stage1", "hidden_states"),
-                schema.format("ck_moe_stage2", "inter_states"),
-            ]
-        for form in forms:
-            name = form.partition("(")[0]
-            if not torch._C._jit_get_schemas_for_operator(f"{namespace}::{name}"):
-                library.define(form)
-                library.impl(name, lambda *arguments: None, "CompositeExplicitAutograd")
+        name = schema.partition("(")[0]
+        if not torch._C._jit_get_schemas_for_operator(f"{namespace}::{name}"):
+            library.define(schema)
+            library.impl(name, lambda *arguments: None, "CompositeExplicitAutograd")
         made.append(library)
     yield
     for library in made:
@@ -154,48 +140,3 @@ def test_flash_cache_writes_hit_the_blocks_of_their_phase(
     assert slots.min() >= 0
     assert slots.max() < 64 * 16
     assert (slots // 16).unique().numel() == different_blocks
-
-
-def test_moe_align_block_size_gets_distinct_experts(libraries, tmp_path):
-    inputs = inputs_of(
-        tmp_path,
-        "_moe_C::moe_align_block_size",
-        [t("int", 90, 4), number("16"), number("32"), t("int", 900), t("int", 29), t("int", 1),
-         t("int", 16)],
-    )  # fmt: skip
-    ids = inputs["topk_ids"]
-    assert all(len(set(row)) == 4 for row in ids.tolist())
-    assert ids.min() >= 0
-    assert ids.max() < 16
-    assert inputs["maybe_expert_map"].tolist() == list(range(16))
-
-
-@pytest.mark.parametrize("stage", [1, 2])
-def test_ck_moe_stages_read_every_pair_once_with_its_slot(libraries, tmp_path, stage):
-    tokens, top_k, experts, block = 37, 2, 8, 4
-    length = tokens * top_k + experts * block - top_k
-    source, out = t("float", tokens, 16), t("float", tokens, top_k, 8)
-    if stage == 2:
-        source, out = out, source
-    inputs = inputs_of(
-        tmp_path,
-        f"aiter::ck_moe_stage{stage}",
-        [source, t("float", experts, 16, 16), t("float", experts, 16, 8), t("int", length),
-         t("int", length // block), t("int", 2), out, number(str(top_k)), NOTHING, NOTHING,
-         NOTHING, number(str(block)), t("float", length)],
-    )  # fmt: skip
-    rows, present = inputs["num_valid_ids"].tolist()
-    assert present == tokens
-    assert rows % block == 0
-    pairs = {}
-    for place, packed in enumerate(inputs["sorted_token_ids"].tolist()[:rows]):
-        token, slot = packed & 0xFFFFFF, packed >> 24
-        if token == tokens:
-            assert slot == top_k
-            continue
-        assert (token, slot) not in pairs
-        pairs[token, slot] = int(inputs["sorted_expert_ids"][place // block])
-        assert inputs["sorted_weights"][place] > 0
-    assert pairs.keys() == {(m, k) for m in range(tokens) for k in range(top_k)}
-    assert all(pairs[m, 0] != pairs[m, 1] for m in range(tokens))
-    assert all(0 <= e < experts for e in inputs["sorted_expert_ids"].tolist())

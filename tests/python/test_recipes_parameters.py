@@ -31,8 +31,9 @@ def test_bad_settings_are_one_clear_sentence(given, sentence):
 
 def align():
     return foreign_call(
-        "_moe_C::moe_align_block_size", topk_ids=i32(50, 2), num_experts=8, block_size=16
-    )
+        "_moe_C::moe_align_block_size", topk_ids=i32(50, 2), num_experts=8, block_size=16,
+        sorted_token_ids=i32(220), experts_ids=i32(14), num_tokens_post_pad=i32(1),
+    )  # fmt: skip
 
 
 def test_the_distribution_of_experts_can_be_set():
@@ -40,12 +41,15 @@ def test_the_distribution_of_experts_can_be_set():
     same = make(align(), parameters={"moe.distribution": "one_hot", "other.n": "1"})
     assert uniform.arguments[0].unique().numel() == 8
     assert same.arguments[0].unique().numel() == 2
-    assert same.recipe == "50 tokens of 2 of 8 experts, one_hot"
+    assert same.recipe == (
+        "50 tokens of 2 of 8 experts, one_hot; 2 active, max/mean load 4.00; "
+        "128 rows in blocks of 16 for 100 pairs"
+    )
 
 
 def test_an_unknown_parameter_ends_the_run_before_any_call():
     options = ReplayOptions(recipe_parameters={"moe.t": "1"})
-    with pytest.raises(ValueError, match=r"moe\.t.*moe\.distribution, moe\.s"):
+    with pytest.raises(ValueError, match=r"moe\.t.*moe\.distribution, .*moe\.s"):
         Attempt(options, device="cpu")
 
 

@@ -54,6 +54,8 @@ with registering_as("built-in"):
         fbgemm,
         jagged,
         moe,
+        moe_grouped,
+        moe_sorted,
         paged_attention,
         rotary,
         torchvision,

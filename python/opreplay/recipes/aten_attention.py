@@ -1,4 +1,4 @@
-"""Sequence bounds and masks of attention, and the groups of grouped matrix products."""
+"""Sequence bounds and masks of attention."""
 
 from __future__ import annotations
 
@@ -90,22 +90,3 @@ def attention_mask(call: RecipeCall) -> str | None:
             told = "mask is causal"
     call.fill_floats(0.5, 1.5, "logsumexp")
     return told
-
-
-@recipe("aten::_grouped_mm", "aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2")
-def grouped_mm(call: RecipeCall) -> str | None:
-    """Groups share the rows there are, each a multiple of 16 bytes long where that fits."""
-    call.fill_floats(0.5, 1.5, "scale_a", "scale_b", "scale_result")
-    if not call.has_tensor("offs"):
-        return None
-    offs, first, second = call.tensor("offs"), call.tensor("self"), call.tensor("mat2")
-    if len(first.dims) == 3:
-        total = second.dims[-1]
-    else:
-        total = first.dims[0] if len(second.dims) == 3 else first.dims[1]
-    unit = 16 // first.dtype.itemsize
-    if total % unit:
-        unit = 1
-    lengths = [unit * part for part in split(total // unit, offs.numel)]
-    offs.write_list(starts(lengths)[1:])
-    return f"{offs.numel} groups share {total} rows evenly"

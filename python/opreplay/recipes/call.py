@@ -262,6 +262,7 @@ class RecipeCall:
         parameters: Mapping[str, ParameterValue] | None = None,
         *,
         reads_step: bool = False,
+        seed: int = 0,
     ) -> None:
         """Takes what was materialised.
 
@@ -272,9 +273,12 @@ class RecipeCall:
             batch: What the engine wrote about the step of the call.
             parameters: Values of the parameters that the recipe declares.
             reads_step: Whether the recipe declares that it reads the step.
+            seed: Seed of the run.
         """
         self.op = op
         """Name of the operator that runs, without overload."""
+        self.seed = seed
+        """Seed of the run, for what the table builders draw."""
         self._batch = batch
         self._reads_step = reads_step
         self._parameters = parameters or {}

@@ -226,11 +226,12 @@ class Resolver:
         rejected: list[tuple[str, str]] = []
         named = [entry for entry in overloads if entry[0].overload == call.overload]
         for operator, parameters in named or overloads:
-            found = fit(operator, parameters, recorded, text_of)
+            given, added = self._complete(name, recorded, parameters)
+            found = fit(operator, parameters, given, text_of)
             if isinstance(found, str):
                 rejected.append((operator.schema, found))
             else:
-                matches.append(found)
+                matches.append(replace(found, assumptions=(*found.assumptions, *added)))
         if not matches:
             return self._mismatch(call, recorded, name, rejected)
         matches.sort(key=lambda match: match.cost)
@@ -255,6 +256,31 @@ class Resolver:
             assumptions=tuple(assumptions),
             rejected=tuple(rejected),
         )
+
+    def _complete(
+        self,
+        name: str,
+        recorded: Sequence[RecordedArgument],
+        parameters: Sequence[_C.Parameter],
+    ) -> tuple[Sequence[RecordedArgument], list[str]]:
+        """Leaves room for arguments that the operator got after the trace was recorded.
+
+        Returns:
+            The recorded arguments, and a sentence for each one that was put between them.
+        """
+        younger: dict[str, str] = self._table["added_arguments"].get(name, {})
+        absent = len(parameters) - len(recorded)
+        if not 0 < absent <= len(younger):
+            return recorded, []
+        latest = dict(list(younger.items())[-absent:])
+        given = list(recorded)
+        for index, parameter in enumerate(parameters):
+            if (value := latest.get(parameter.name)) is not None:
+                given.insert(index, RecordedArgument("Scalar" if value else "", (), (), value))
+        return given, [
+            f"{added}: the recorded form has no such argument, {value or None} was taken"
+            for added, value in latest.items()
+        ]
 
     def _mismatch(
         self,

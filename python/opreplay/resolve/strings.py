@@ -86,6 +86,20 @@ def vllm_cpu_isa(cache_dtype: torch.dtype, head_size: int, block_size: int) -> s
     return {"s390x": "vxe", "ppc64le": "vsx"}.get(machine, "vec")
 
 
+def _vllm_cpu_moe_isa(tensors: Tensors) -> str:
+    """Returns what vLLM's fused experts would run on here; only bfloat16 has more than vectors.
+
+    The experts' classes in vllm/model_executor/layers/fused_moe/experts/cpu_moe.py.
+    """
+    rows = tensors.get("input")
+    if rows is None or rows.dtype != torch.bfloat16:
+        return "vec"
+    if _amx_supported():
+        return "amx"
+    machine = platform.machine().lower()
+    return {"aarch64": "neon", "arm64": "neon", "ppc64le": "vsx"}.get(machine, "vec")
+
+
 def _amx_supported() -> bool:
     ask = getattr(torch.cpu, "_is_amx_tile_supported", None)
     return bool(ask and ask())
@@ -96,4 +110,5 @@ _ASKED: dict[str, Callable[[Tensors], str]] = {
     "mfma_type": _mfma_type,
     "scoring_func": _scoring_func,
     "vllm_cpu_isa": _vllm_cpu_isa,
+    "vllm_cpu_moe_isa": _vllm_cpu_moe_isa,
 }
