@@ -250,6 +250,7 @@ def _read_batch(node: _Node) -> Step:
         context=node.field("context", _read_phase),
         generation=node.field("generation", _read_phase),
         annotation=node.field("annotation", _Node.text),
+        guess=node.field("guess", _Node.text),
     )
 
 
@@ -259,6 +260,8 @@ def _read_phase(node: _Node) -> Phase:
         queries=node.field("queries", lambda total: total.optional(_Node.count)),
         keys=node.field("keys", lambda total: total.optional(_Node.count)),
         carried=node.field("carried", _Node.flag),
+        squares=node.field("squares", lambda total: total.optional(_Node.count)),
+        products=node.field("products", lambda total: total.optional(_Node.count)),
         lengths=node.field(
             "lengths", lambda list_: list_.optional(lambda one: one.each(_Node.count))
         ),
