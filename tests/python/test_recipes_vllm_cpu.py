@@ -222,6 +222,8 @@ def test_a_onednn_handle_belongs_to_a_weight_of_the_products_sizes(producers):
     assert (tuple(weight.shape), weight.dtype, primitives) == ((32, 48), BF16, 32)
     assert weight.unique().numel() > 100
     assert inputs._inputs.recipe == "handle of a 32 x 48 weight from create_onednn_mm_handler"
+    (sentence,) = inputs._inputs.assumptions
+    assert "cold times find it in cache, and bytes do not count it" in sentence
 
 
 def test_a_onednn_handle_lives_as_long_as_the_inputs(producers):
