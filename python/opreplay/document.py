@@ -112,6 +112,7 @@ def read_batch(node: Node) -> Step:
         context=node.field("context", _read_phase),
         generation=node.field("generation", _read_phase),
         annotation=node.field("annotation", Node.text),
+        guess=node.field("guess", Node.text),
     )
 
 
@@ -121,6 +122,8 @@ def _read_phase(node: Node) -> Phase:
         queries=node.field("queries", lambda total: total.optional(Node.count)),
         keys=node.field("keys", lambda total: total.optional(Node.count)),
         carried=node.field("carried", Node.flag),
+        squares=node.field("squares", lambda total: total.optional(Node.count)),
+        products=node.field("products", lambda total: total.optional(Node.count)),
         lengths=node.field(
             "lengths", lambda list_: list_.optional(lambda one: one.each(Node.count))
         ),

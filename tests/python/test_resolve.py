@@ -4,6 +4,7 @@ import logging
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 
 import pytest
 import torch
@@ -372,6 +373,15 @@ def test_kernel_at_autograd_alone_runs_under_no_grad():
     resolved = resolve(Resolver(), "opreplay_autograd::twice", tensor(2))
     assert resolved.needs_autograd
     assert any("no-grad" in a for a in resolved.assumptions)
+
+
+def test_an_overload_of_the_trace_that_is_not_here_is_an_assumption(resolver):
+    known = replace(call("aten::add", tensor(2), tensor(2), scalar("1")), overload="Tensor")
+    (sentence,) = resolver.resolve(replace(known, overload="Tensor2")).assumptions
+    assert resolver.resolve(known).assumptions == ()
+    assert sentence == (
+        "overload 'Tensor2', which the trace names, is not registered here: 'Tensor' was taken"
+    )
 
 
 def test_r38_an_overload_is_read_from_the_dispatcher_once(monkeypatch):

@@ -134,6 +134,7 @@ def test_step_and_batch_are_written_and_printed(attend, tmp_path, capsys):
     assert row["step"] == GENERATING
     assert row["batch"]["generation"] == {
         "sequences": 2, "queries": 2, "keys": 32, "carried": True, "lengths": None,
+        "squares": None, "products": None,
     }  # fmt: skip
     assert GENERATING in (tmp_path / "x.csv").read_text().splitlines()[2]
     assert f"ok  {GENERATING}" in capsys.readouterr().out

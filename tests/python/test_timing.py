@@ -286,6 +286,15 @@ def test_a_call_longer_than_the_limit_has_no_cold_time_and_says_so():
     assert library is not None
 
 
+def test_an_unknown_cache_size_is_said(monkeypatch):
+    monkeypatch.setattr("opreplay.timing.last_level_cache_bytes", lambda: None)
+    a = torch.ones(64, 64)
+    inputs = Inputs((a,), (), None, a.nbytes)
+    timing = measure(inputs, QUICK, call=_C.Call(operator("aten::relu"), [a]), mode="inference")
+    (note,) = timing.notes
+    assert note.startswith("the system does not tell the size of its caches: 32 MiB were taken")
+
+
 def test_a_python_callable_is_timed_by_the_python_route():
     timing = measure(Inputs((), (), None, 0), QUICK, call=lambda: sum(range(10)), mode="no_grad")
     assert timing.host_ns.route == "python"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from opreplay.recipes.call import RecipeCall, RecipeError
-from opreplay.recipes.lengths import split
+from opreplay.recipes.lengths import prompt_lengths, split, split_below
 from opreplay.tables import block
 from opreplay.trace.steps import Phase, Step
 
@@ -56,6 +56,8 @@ def choose_batch(
     """
     if longest < 1:
         raise RecipeError(f"no sequence fits: the longest may have {longest} tokens")
+    if call.batch is not None and call.batch.guess:
+        call.assume(call.batch.guess)
     step = None if call.batch is None else _fitted(call.batch, queries)
     if step is not None and not _fits(step, sequences, queries):
         call.assume(
@@ -129,9 +131,14 @@ def _generation(call: RecipeCall, phase: Phase, longest: int, seed: int) -> Batc
 
 
 def _context(call: RecipeCall, phase: Phase, longest: int) -> Batch:
-    query_lens = _split(phase, longest)
     if phase.lengths is not None:
-        return Batch(query_lens, torch.tensor(phase.lengths, dtype=torch.int32))
+        return _prompts_of_lengths(call, phase.lengths, phase.queries or 0)
+    if phase.squares is not None:
+        batch = _prompts_of_sums(phase, longest)
+        if batch is not None:
+            return batch
+        call.assume("no lengths of prompts with the annotation's sums of squares were found")
+    query_lens = _split(phase, longest)
     if phase.keys is None:
         call.assume("the trace has no key lengths of prompts: whole prompts of equal length")
         return Batch(query_lens, query_lens)
@@ -145,6 +152,28 @@ def _context(call: RecipeCall, phase: Phase, longest: int) -> Batch:
     if prefix:
         raise RecipeError(f"{phase.keys} keys of {phase.sequences} sequences of {longest} at most")
     return Batch(query_lens, torch.tensor(seq_lens, dtype=torch.int32))
+
+
+def _prompts_of_lengths(call: RecipeCall, lengths: tuple[int, ...], queries: int) -> Batch:
+    if queries < sum(lengths):
+        call.assume(f"{queries} new tokens are split evenly among prompts of known lengths")
+    query_lens = split_below(queries, lengths)
+    return Batch(
+        torch.tensor(query_lens, dtype=torch.int32), torch.tensor(lengths, dtype=torch.int32)
+    )
+
+
+def _prompts_of_sums(phase: Phase, longest: int) -> Batch | None:
+    """Returns prompts whose lengths have all sums of the annotation; None if none are found."""
+    sums = (phase.queries, phase.keys, phase.squares, phase.products)
+    known = [number for number in sums if number is not None]
+    if len(known) < len(sums):
+        return None
+    found = prompt_lengths(phase.sequences, *known, longest=longest)
+    if found is None:
+        return None
+    query_lens, seq_lens = torch.tensor(found, dtype=torch.int32).unbind(1)
+    return Batch(query_lens, seq_lens)
 
 
 def _split(phase: Phase, longest: int) -> torch.Tensor:

@@ -37,6 +37,8 @@ _CSV_COLUMNS: dict[str, Callable[[Row], object]] = {
     "host_ns": lambda row: row.timing and row.timing.host_ns.median,
     "hot_us": lambda row: row.timing and row.timing.hot_us and row.timing.hot_us.median,
     "cold_us": lambda row: row.timing and row.timing.cold_us and row.timing.cold_us.median,
+    "recorded_over_hot": lambda row: row.fidelity and row.fidelity.recorded_over_hot,
+    "cold_over_hot": lambda row: row.fidelity and row.fidelity.cold_over_hot,
     "at_floor": lambda row: row.timing and row.timing.host_ns.at_floor,
     "bytes": lambda row: row.bytes,
     "schema": lambda row: row.schema,

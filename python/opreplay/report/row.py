@@ -9,7 +9,7 @@ from opreplay.stat import Timing
 from opreplay.trace.call import Reason, RecordedTimes
 from opreplay.trace.steps import Step
 
-__all__ = ["STATUSES", "Row", "Status", "status_of"]
+__all__ = ["STATUSES", "Fidelity", "Row", "Status", "status_of"]
 
 Status = Literal["ok", "failed", "skipped"]
 
@@ -23,6 +23,24 @@ def status_of(reason: Reason | None) -> Status:
     if reason is None:
         return "ok"
     return "failed" if reason in _FAILURES else "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Fidelity:
+    """The recorded and the replayed time that stand for the same thing, side by side."""
+
+    of: Literal["host", "device"]
+    """What the times are of: the CPU's call, or the kernels inside."""
+    recorded_us: float
+    """Median of the recorded calls [microseconds]."""
+    hot_us: float
+    """Median of the replayed calls, inputs in cache [microseconds]."""
+    cold_us: float | None
+    """Median with inputs out of cache [microseconds]; None where it was not taken."""
+    recorded_over_hot: float | None
+    """Ratio of the two; None for a trace that records no times."""
+    cold_over_hot: float | None
+    """Ratio of the two; None where there is no cold time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +98,31 @@ class Row:
         """Whether the call was timed, failed or was left out."""
         return status_of(self.reason)
 
+    @property
+    def fidelity(self) -> Fidelity | None:
+        """Recorded, hot and cold time: the kernels' where both sides have them, else the CPU's.
+
+        None for a row without a timing.
+        """
+        timing = self.timing
+        if timing is None:
+            return None
+        of: Literal["host", "device"] = "host"
+        recorded, hot, cold = self.host.median, timing.host_ns.median / 1000, timing.cold_us
+        if timing.hot_us is not None:
+            cold = None  # it is the device's
+            if self.device is not None:
+                of, recorded, hot = "device", self.device.median, timing.hot_us.median
+                cold = timing.cold_us
+        return Fidelity(
+            of=of,
+            recorded_us=recorded,
+            hot_us=hot,
+            cold_us=None if cold is None else cold.median,
+            recorded_over_hot=recorded / hot if recorded and hot else None,
+            cold_over_hot=cold.median / hot if cold and hot else None,
+        )
+
     def to_json(self) -> dict[str, Any]:
         """The row in the form that stands in a results file."""
         host, device = self.host, self.device
@@ -121,4 +164,5 @@ class Row:
             "recipe": self.recipe,
             "schema": self.schema,
             "timing": None if self.timing is None else self.timing.to_json(),
+            "fidelity": None if self.fidelity is None else asdict(self.fidelity),
         }

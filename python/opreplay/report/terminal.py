@@ -13,7 +13,10 @@ __all__ = ["RowPrinter", "make_console", "print_totals"]
 _PIPE_WIDTH = 160
 _LEAST_OP_WIDTH = 24
 _MOST_OP_WIDTH = 44
-_COLUMNS = f"{'count':>7}  {'recorded us':>11}  {'replayed us':>11}   "
+_COLUMNS = (
+    f"{'count':>7}  {'recorded us':>11}  {'replayed us':>11}  {'cold us':>10}  "
+    f"{'rec/rep':>7}  {'cold/rep':>8}   "
+)
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -38,7 +41,7 @@ class RowPrinter:
         """
         self._console = console
         self._verbose = verbose
-        self._op_width = min(_MOST_OP_WIDTH, max(_LEAST_OP_WIDTH, console.width - 70))
+        self._op_width = min(_MOST_OP_WIDTH, max(_LEAST_OP_WIDTH, console.width - 92))
 
     def print_header(self) -> None:
         """Prints the names of the columns."""
@@ -46,7 +49,6 @@ class RowPrinter:
 
     def print_row(self, row: Row) -> None:
         """Prints one row in one line, or several if verbose."""
-        recorded, replayed = _times(row)
         status = "ok" if row.reason is None else f"{row.status}: {row.reason}"
         if row.step is not None:
             status += f"  {row.step}"
@@ -54,7 +56,7 @@ class RowPrinter:
             status += f": {row.detail}"
         self._print(
             f"{_shortened(row.op, self._op_width - 1):<{self._op_width}}{row.count:>7}  "
-            f"{recorded:>11}  {replayed:>11}   {status}"
+            f"{_times(row)}   {status}"
         )
         if self._verbose:
             for sentence in (row.detail, *(f"assumed: {text}" for text in row.assumptions)):
@@ -119,15 +121,21 @@ def _percent(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f}" if whole else ""
 
 
-def _times(row: Row) -> tuple[str, str]:
-    """The recorded and the replayed time that stand for the same thing [microseconds]."""
-    if row.timing is not None and row.timing.hot_us is not None and row.device is not None:
-        return f"{row.device.median:.2f}", f"{row.timing.hot_us.median:.2f}"
-    recorded = f"{row.host.median:.2f}"
-    if row.timing is None:
-        return recorded, ""
-    mark = "~" if row.timing.host_ns.at_floor else ""
-    return recorded, f"{mark}{row.timing.host_ns.median / 1000:.2f}"
+def _times(row: Row) -> str:
+    """Recorded, replayed and cold time [microseconds], and the ratios to the replayed one."""
+    found = row.fidelity
+    if found is None:
+        return f"{row.host.median:>11.2f}  {'':>11}  {'':>10}  {'':>7}  {'':>8}"
+    near_floor = found.of == "host" and row.timing is not None and row.timing.host_ns.at_floor
+    replayed = f"{'~' if near_floor else ''}{found.hot_us:.2f}"
+    return (
+        f"{found.recorded_us:>11.2f}  {replayed:>11}  {_number(found.cold_us):>10}  "
+        f"{_number(found.recorded_over_hot):>7}  {_number(found.cold_over_hot):>8}"
+    )
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
 
 
 def _shortened(name: str, width: int) -> str:

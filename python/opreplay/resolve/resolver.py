@@ -241,6 +241,11 @@ class Resolver:
         assumptions = list(best.assumptions)
         if name != call.name:
             assumptions.insert(0, f"{call.name} is called {name} here")
+        if call.overload is not None and not named:
+            assumptions.append(
+                f"overload {call.overload or 'default'!r}, which the trace names, is not "
+                f"registered here: {best.operator.overload or 'default'!r} was taken"
+            )
         equal = [m.operator.overload or "default" for m in matches[1:] if m.cost == best.cost]
         if equal:
             assumptions.append(
