@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
+import paged_reference
 import torch
 
 PAGED_TAIL = (
@@ -296,8 +297,8 @@ SCHEMAS = {
 
 
 @contextmanager
-def registered(*but):
-    """Inside, the operators exist, those in `but` left out; each answers nothing."""
+def registered():
+    """Inside, the operators exist; those without a stand-in do nothing."""
     libraries = []
     for namespace, schemas in SCHEMAS.items():
         library = torch.library.Library(namespace, "FRAGMENT")
@@ -305,10 +306,11 @@ def registered(*but):
         for schema in schemas:
             name = schema.partition("(")[0]
             known = torch._C._jit_get_schemas_for_operator(f"{namespace}::{name}")
-            if known or f"{namespace}::{name}" in but:
+            if known:
                 continue
             library.define(schema)
-            library.impl(name, STAND_INS.get(name, _nothing), "CompositeExplicitAutograd")
+            stand_in = STAND_INS.get(f"{namespace}::{name}", _nothing)
+            library.impl(name, stand_in, "CompositeExplicitAutograd")
     try:
         yield
     finally:
@@ -328,7 +330,7 @@ def _nothing(*arguments, **named):
 
 
 planned = []
-"""What each stand-in of a producer was given, by name."""
+"""What each stand-in of a producer was given, in schema order."""
 
 
 def _scheduler_metadata(*arguments):
@@ -344,19 +346,24 @@ def _mla_metadata(*arguments):
 def _work(*arguments):
     """Fills what planners fill: sevens into the work and its bounds."""
     planned.append(arguments)
-    ptrs = next(place for place, given in enumerate(arguments) if given_is_pointers(given))
-    for given in arguments[ptrs : ptrs + 3]:
+    (pointers,) = (
+        place
+        for place, given in enumerate(arguments)
+        if isinstance(given, torch.Tensor) and given.dtype is torch.uint64
+    )
+    for given in arguments[pointers : pointers + 3]:
         given.fill_(7)
 
 
-def given_is_pointers(given):
-    return isinstance(given, torch.Tensor) and given.dtype is torch.uint64
-
-
 STAND_INS = {
-    "get_scheduler_metadata": _scheduler_metadata,
-    "get_mla_decoding_metadata": _mla_metadata,
-    "get_pa_metadata_v1": _work,
-    "get_ps_metadata_v1": _work,
-    "_get_mla_metadata_v1_impl": _work,
+    "_C::paged_attention_v1": paged_reference.paged_attention,
+    "_C_cache_ops::reshape_and_cache": paged_reference.reshape_and_cache,
+    "_vllm_fa3_C::get_scheduler_metadata": _scheduler_metadata,
+    "flash_attn_3::get_scheduler_metadata": _scheduler_metadata,
+    "sgl_kernel::get_mla_decoding_metadata": _mla_metadata,
+    "_flashmla_C::get_mla_decoding_metadata": _mla_metadata,
+    "aiter::get_pa_metadata_v1": _work,
+    "aiter::get_ps_metadata_v1": _work,
+    "aiter::_get_mla_metadata_v1_impl": _work,
 }
+"""The operators that do something: the reference kernels, and producers of metadata."""

@@ -779,3 +779,166 @@ def test_every_integer_of_a_call_keeps_its_rule(resolver, tmp_path, name, form, 
     checker = Checker(name, inputs, batch, recorded)
     checker_of(name)(checker)
     assert checker.left == {}
+
+
+# A kernel that reads the tables.
+
+
+def paged_in_floats(b):
+    cache = t("float", BLOCKS, KV_HEADS, SIZE // 4, BLOCK, 4)
+    tensor = t("float", b.sequences, HEADS, SIZE)
+    return v1(b) | {
+        "query": tensor, "out": tensor, "key_cache": cache, "scale": number(0.25),
+        "value_cache": t("float", BLOCKS, KV_HEADS, SIZE, BLOCK),
+    }  # fmt: skip
+
+
+def written_and_attended(inputs, tokens):
+    """Writes each sequence's keys and values where the table says, and attends through it."""
+    table = inputs["block_tables"].tolist()
+    for row, (keys, values) in zip(table, tokens, strict=True):
+        slots = [row[n // BLOCK] * BLOCK + n % BLOCK for n in range(len(keys))]
+        torch.ops._C_cache_ops.reshape_and_cache(
+            keys, values, inputs["key_cache"], inputs["value_cache"], torch.tensor(slots), "auto",
+            torch.ones(()), torch.ones(()),
+        )  # fmt: skip
+    torch.ops._C.paged_attention_v1(*list(inputs.values())[:-1])
+    return inputs["out"]
+
+
+def dense(inputs, tokens):
+    """Attention of each sequence over its own keys and values, without a cache."""
+    queries = inputs["query"]
+    return torch.stack([
+        torch.nn.functional.scaled_dot_product_attention(
+            query[:, None], keys.transpose(0, 1), values.transpose(0, 1), scale=0.25,
+            enable_gqa=True,
+        )[:, 0]
+        for query, (keys, values) in zip(queries, tokens, strict=True)
+    ])  # fmt: skip
+
+
+def test_attention_through_the_table_is_dense_attention(resolver, tmp_path):
+    inputs = inputs_of(resolver, tmp_path, "_C::paged_attention_v1", paged_in_floats(GENERATING),
+                       step=MIXED)  # fmt: skip
+    lengths = inputs["seq_lens"].tolist()
+    assert sum(lengths) == 300
+    tokens = [tuple(torch.randn(2, length, KV_HEADS, SIZE)) for length in lengths]
+    torch.testing.assert_close(written_and_attended(inputs, tokens), dense(inputs, tokens))
+
+
+def share_a_block(inputs):
+    inputs["block_tables"][1, 0] = inputs["block_tables"][0, 0]
+
+
+def forget_a_key(inputs):
+    inputs["seq_lens"][0] -= 1
+
+
+@pytest.mark.parametrize("spoil", [share_a_block, forget_a_key])
+def test_a_table_or_length_that_is_wrong_would_show(resolver, tmp_path, spoil):
+    inputs = inputs_of(resolver, tmp_path, "_C::paged_attention_v1", paged_in_floats(UNTOLD))
+    tokens = [tuple(torch.randn(2, n, KV_HEADS, SIZE)) for n in inputs["seq_lens"].tolist()]
+    spoil(inputs)
+    assert not torch.allclose(written_and_attended(inputs, tokens), dense(inputs, tokens))
+
+
+# Caches that are larger than memory.
+
+
+def test_a_cache_larger_than_the_budget_loses_blocks_and_nothing_else(resolver, tmp_path):
+    scales = t("float", BLOCKS, KV_HEADS, BLOCK)
+    recorded = asm(DECODE) | {"K_QScale": scales, "V_QScale": scales}
+    whole = inputs_of(resolver, tmp_path, "aiter::_pa_fwd_asm", recorded)
+    budget = whole["row"].bytes // 2
+    inputs = inputs_of(resolver, tmp_path, "aiter::_pa_fwd_asm", recorded, budget=budget)
+    blocks = inputs["K"].shape[0]
+    assert blocks < BLOCKS
+    for name in ("K", "V", "K_QScale", "V_QScale"):
+        assert inputs[name].shape == (blocks, *whole[name].shape[1:])
+        assert inputs[name].stride() == whole[name].stride()
+    one_block = (whole["row"].bytes - inputs["row"].bytes) // (BLOCKS - blocks)
+    assert budget - one_block < inputs["row"].bytes <= budget
+    assert f"{blocks} of {BLOCKS} recorded blocks" in inputs["row"].assumptions[0]
+    rules.block_table(inputs["block_tables"].tolist(), inputs["context_lens"].tolist(),
+                      block_size=BLOCK, blocks=blocks)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "recorded", "bytes_"),
+    [
+        ("aiter::mha_varlen_fwd", rows(WHOLE), 20_000),
+        ("_C_cache_ops::reshape_and_cache_flash", write_flash(DECODE), 2_000),
+        ("_C_cache_ops::reshape_and_cache_flash", write_flash(DECODE) | {"slot_mapping": i64()}, 8),
+    ],
+    ids=["keys-in-rows", "not-one-block", "no-room"],
+)
+def test_what_cannot_lose_blocks_is_over_the_budget(resolver, tmp_path, name, recorded, bytes_):
+    skipped = inputs_of(resolver, tmp_path, name, recorded, budget=bytes_)
+    assert skipped.reason == "over_memory_budget"
+
+
+def test_a_recipe_that_fails_for_want_of_blocks_says_so(resolver, tmp_path):
+    skipped = inputs_of(
+        resolver, tmp_path, "_C_cache_ops::reshape_and_cache_flash", write_flash(WHOLE),
+        step=MIXED, budget=20_000,
+    )  # fmt: skip
+    assert skipped.reason == "recipe_failed"
+    assert "of 200 recorded blocks, which the memory budget allows" in skipped.detail
+
+
+# Metadata comes from the operators that make it.
+
+
+def planned_for(resolver, tmp_path, name, recorded):
+    engine_schemas.planned.clear()
+    inputs = inputs_of(resolver, tmp_path, name, recorded, step=MIXED)
+    (given,) = engine_schemas.planned
+    return inputs, given
+
+
+def test_the_schedule_of_flash_attention_is_made_for_its_lengths(resolver, tmp_path):
+    inputs, given = planned_for(resolver, tmp_path, "flash_attn_3::fwd", fa3(WHOLE))
+    assert given[:7] == (5, 40, LONGEST, HEADS, KV_HEADS, SIZE, SIZE)
+    assert given[8].tolist() == inputs["seqused_k"].tolist()
+    assert given[9].tolist() == inputs["cu_seqlens_q"].tolist()
+    assert given[14] == BLOCK
+    assert "flash_attn_3::get_scheduler_metadata" in inputs["row"].recipe
+
+
+def test_another_size_of_the_schedule_is_told(resolver, tmp_path):
+    recorded = fa3(WHOLE) | {"scheduler_metadata": i32(30)}
+    inputs, _ = planned_for(resolver, tmp_path, "_vllm_fa3_C::fwd", recorded)
+    assert inputs["row"].assumptions[-1].endswith("made 9 entries here, 30 were recorded")
+
+
+def test_a_plan_is_written_into_the_tensors_of_the_call(resolver, tmp_path):
+    inputs, given = planned_for(
+        resolver, tmp_path, "aiter::mla_decode_stage1_asm_fwd", mla_planned(GENERATING)
+    )
+    places = {
+        "qo_indptr": 0, "kv_indptr": 1, "kv_last_page_lens": 2, "work_meta_data": 6,
+        "work_info_set": 7, "work_indptr": 8,
+    }  # fmt: skip
+    for name, place in places.items():
+        assert given[place].data_ptr() == inputs[name].data_ptr()
+    assert given[3:6] == (HEADS, 1, True)
+    assert inputs["work_meta_data"].tolist() == [7, 7]
+
+
+def test_a_planner_that_reads_on_the_cpu_gets_the_lengths_there(resolver, tmp_path):
+    inputs, given = planned_for(
+        resolver, tmp_path, "aiter::mla_prefill_ps_asm_fwd", mla_keys_spelt_out(WHOLE)
+    )
+    assert given[0].tolist() == inputs["qo_indptr"].tolist()
+    assert given[1].tolist() == inputs["kv_indptr"].tolist()
+    assert given[2].tolist() == given[1].diff().tolist()
+    assert given[3:5] == (HEADS // KV_HEADS, KV_HEADS)
+
+
+def test_latent_attention_is_planned_for_all_heads_of_a_query(resolver, tmp_path):
+    inputs, given = planned_for(
+        resolver, tmp_path, "_flashmla_C::fwd_kvcache_mla", vllm_flash_mla(GENERATING)
+    )
+    assert given[0].tolist() == inputs["_3"].tolist()
+    assert given[1:] == (HEADS, 1, HEADS, False, None)
