@@ -942,3 +942,107 @@ def test_latent_attention_is_planned_for_all_heads_of_a_query(resolver, tmp_path
     )
     assert given[0].tolist() == inputs["_3"].tolist()
     assert given[1:] == (HEADS, 1, HEADS, False, None)
+
+
+# What a call shows of its step.
+
+
+@pytest.mark.parametrize("name", ["_rocm_C::paged_attention", "aiter::paged_attention_v1"])
+def test_sequences_with_more_than_one_query_are_told_to_be_idle(resolver, tmp_path, name):
+    form, _ = FORMS[name]
+    inputs = inputs_of(resolver, tmp_path, name, form(WHOLE), step=MIXED)
+    assert "; 2 of 5 sequences idle;" in inputs["row"].recipe
+
+
+@pytest.mark.parametrize("name", ["_rocm_C::paged_attention", "aiter::paged_attention_v1"])
+def test_a_step_in_which_every_sequence_is_idle_fails(resolver, tmp_path, name):
+    form, _ = FORMS[name]
+    skipped = inputs_of(resolver, tmp_path, name, form(PROMPTS))
+    assert skipped.reason == "recipe_failed"
+    assert "and the step has none of query length 1" in skipped.detail
+
+
+def test_queries_that_are_verified_together_belong_to_one_sequence(resolver, tmp_path):
+    batch = Batch(8, 24, 3)
+    inputs = inputs_of(resolver, tmp_path, "aiter::_pa_fwd_asm", asm(batch))
+    assert inputs["qo_indptr"].tolist() == list(range(0, 25, 3))
+    rules.key_lengths(inputs["context_lens"].tolist(), [3] * 8, longest=WIDTH * BLOCK)
+
+
+def test_a_padded_graph_has_rows_without_keys(resolver, tmp_path):
+    step = "execute_context_0(0)_generation_5(5)"
+    inputs = inputs_of(resolver, tmp_path, "_vllm_fa2_C::varlen_fwd", fa2(UNTOLD), step=step)
+    assert inputs["cu_seqlens_q"].tolist() == [0, 1, 2, 3, 4, 5, 5, 5, 5]
+    assert inputs["seqused_k"].tolist()[5:] == [0, 0, 0]
+    slots = inputs_of(resolver, tmp_path, "_C_cache_ops::reshape_and_cache_flash",
+                      write_flash(UNTOLD), step=step)["slot_mapping"]  # fmt: skip
+    assert (slots[:5] >= 0).all()
+    assert slots[5:].tolist() == [-1, -1, -1]
+
+
+def test_prompts_whose_longest_has_more_keys_than_queries_go_on_from_others(resolver, tmp_path):
+    inputs = inputs_of(resolver, tmp_path, "_vllm_fa2_C::varlen_fwd", fa2(PROMPTS))
+    assert inputs["seqused_k"].max() == LONGEST
+    assert "no key lengths of prompts: 40 to 300 are drawn" in inputs["row"].assumptions[0]
+
+
+def test_a_step_whose_longest_query_is_another_is_not_used(resolver, tmp_path):
+    recorded = fa2(WHOLE) | {"max_seqlen_q": number(20)}
+    inputs = inputs_of(resolver, tmp_path, "_vllm_fa2_C::varlen_fwd", recorded, step=MIXED)
+    assert "does not fit 5 sequences of 63 queries" in inputs["row"].assumptions[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "page"),
+    [
+        (half(3200, KV_HEADS, SIZE), half(3200, KV_HEADS, SIZE), 1),
+        (half(200, KV_HEADS, SIZE // 8, 16, 8), half(200, KV_HEADS, 2, SIZE, 8), 16),
+    ],
+    ids=["tokens", "vectors"],
+)
+def test_the_pages_of_a_prefill_follow_the_layout_of_its_cache(
+    resolver, tmp_path, key, value, page
+):
+    recorded = batch_prefill(WHOLE) | {"k": key, "v": value, "kv_last_page_lens": i32(5)}
+    inputs = inputs_of(resolver, tmp_path, "aiter::mha_batch_prefill", recorded, step=MIXED)
+    indptr, pages, last = (
+        inputs[name].tolist() for name in ("kv_indptr", "kv_page_indices", "kv_last_page_lens")
+    )
+    keys = rules.pages(indptr, pages, last, page_size=page, blocks=key[1][0])
+    assert (sum(keys[:3]), sum(keys[3:])) == WHOLE.keys
+
+
+@pytest.mark.parametrize(
+    ("name", "recorded", "said"),
+    [
+        ("_C::paged_attention_v1", v1(UNTOLD) | {"key_cache": half(9, 9)},
+         "key_cache of _C::paged_attention_v1 has 5 dimensions, recorded is (9, 9)"),
+        ("aiter::paged_attention_ragged", ragged(UNTOLD) | {"block_size": number(2)},
+         "block_size is 2, the cache has blocks of 1"),
+        ("_C::rotary_embedding", rotary(UNTOLD) | {"cos_sin_cache": half(0, SIZE)},
+         "no table of cosines with rows"),
+        ("_C_cache_ops::reshape_and_cache_flash", write_flash(Batch(1, 4000, 4000)),
+         "4000 tokens for a cache of 3200 slots"),
+        ("_C::selective_scan_fwd", scan(UNTOLD) | {"ssm_states": half(8, 32, 16)},
+         "8 sequences for 7 states"),
+        ("_C_cache_ops::cp_gather_cache", gather_cp(UNTOLD) | {"block_table": i32(8, 1)},
+         "sequence 0 takes 2 blocks"),
+        ("aiter::mla_reduce_v1",
+         {"partial_output": half(8, 8, 64), "partial_lse": t("float", 8, 8),
+          "reduce_indptr": i32(9), "reduce_partial_map": i32(8), "max_seqlen_q": number(1),
+          "num_kv_splits": number(2), "final_output": half(8, 8, 64)},
+         "aiter::_get_mla_metadata_v1_impl makes from lengths that this call lacks"),
+        ("sgl_kernel::fwd", fa3(UNTOLD),
+         "sgl_kernel::get_scheduler_metadata, which makes an argument, is not in this process"),
+    ],
+)  # fmt: skip
+def test_sizes_that_cannot_be_fail_the_recipe(resolver, tmp_path, name, recorded, said):
+    skipped = inputs_of(resolver, tmp_path, name, recorded)
+    assert skipped.reason == "recipe_failed"
+    assert said in skipped.detail
+
+
+def test_states_without_indices_are_those_of_the_rows(resolver, tmp_path):
+    recorded = conv_update(UNTOLD) | {"conv_state_indices": NOTHING}
+    inputs = inputs_of(resolver, tmp_path, "sgl_kernel::causal_conv1d_update", recorded)
+    assert inputs["row"].recipe == "each sequence has the state of its own row"
