@@ -659,7 +659,9 @@ def check_attention(c):
         lengths = rules.starts(
             starts, total=c.recorded["k"][1][0], longest=c.number("max_seqlen_k")
         )
-        rules.key_lengths(lengths, queries, longest=10**6)
+        rules.key_lengths(lengths, queries, longest=c.number("max_seqlen_k"))
+        if c.batch.keys:
+            c.totals(lengths, *c.batch.keys)
         return
     if starts is not None and lengths is not None:
         assert set(starts) == {0}
@@ -984,6 +986,24 @@ def test_prompts_whose_longest_has_more_keys_than_queries_go_on_from_others(reso
     inputs = inputs_of(resolver, tmp_path, "_vllm_fa2_C::varlen_fwd", fa2(PROMPTS))
     assert inputs["seqused_k"].max() == LONGEST
     assert "no key lengths of prompts: 40 to 300 are drawn" in inputs["row"].assumptions[0]
+
+
+def test_rows_of_keys_that_the_step_does_not_tell_are_split_behind_each_query(resolver, tmp_path):
+    short = "execute_context_2(60)_generation_3(3)"
+    inputs = inputs_of(resolver, tmp_path, "aiter::mha_varlen_fwd", rows(WHOLE), step=short)
+    assert inputs["cu_seqlens_q"].diff().tolist() == [1, 1, 1, 40, 20]
+    # 327 keys were there before: 60 make the longest, the others share the rest.
+    assert inputs["cu_seqlens_k"].diff().tolist() == [68, 68, 68, 100, 86]
+    assert "does not tell the rows of keys" in inputs["row"].assumptions[0]
+
+
+def test_queries_that_attend_to_other_rows_share_them_evenly(resolver, tmp_path):
+    recorded = rows(Batch(2, 8, 5)) | {
+        "k": half(6, KV_HEADS, SIZE), "v": half(6, KV_HEADS, SIZE), "max_seqlen_k": number(4)
+    }  # fmt: skip
+    inputs = inputs_of(resolver, tmp_path, "aiter::mha_varlen_fwd", recorded)
+    assert inputs["cu_seqlens_q"].tolist() == [0, 5, 8]
+    assert inputs["cu_seqlens_k"].tolist() == [0, 4, 6]
 
 
 def test_a_step_whose_longest_query_is_another_is_not_used(resolver, tmp_path):

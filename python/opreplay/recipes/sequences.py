@@ -113,23 +113,45 @@ def choose_rows(
     """
     step = _taken(call, sequences, queries, longest_query)
     if step is None:
+        if sequences > 1:
+            call.assume("the trace has no lengths: the rows are split evenly below the longest")
         query_lens = split(queries, sequences, longest=longest_query)
-    else:
-        generation, context = step.generation, step.context
-        query_lens = [
-            *split(generation.queries or 0, generation.sequences),
-            *split(context.queries or 0, context.sequences, longest=longest_query),
+        key_lens = _key_lengths(query_lens, keys, longest_keys)
+        return Batch(_int32(query_lens), _int32(key_lens))
+    generation, context = step.generation, step.context
+    generating = split(generation.queries or 0, generation.sequences, longest=longest_query)
+    prompts = split(context.queries or 0, context.sequences, longest=longest_query)
+    query_lens = generating + prompts
+    if generation.keys is not None and context.keys == keys - generation.keys:
+        key_lens = [
+            *_key_lengths(generating, generation.keys, longest_keys),
+            *_key_lengths(prompts, context.keys, longest_keys),
         ]
-        query_lens += [0] * (sequences - len(query_lens))
-    if sum(query_lens) == keys and max(query_lens, default=0) == (longest_keys or keys):
-        key_lens = query_lens
     else:
-        key_lens = split(keys, sequences, longest=longest_keys)
-    if step is None and sequences > 1:
-        call.assume("the trace has no lengths: the rows are split evenly below the longest")
-    return Batch(
-        torch.tensor(query_lens, dtype=torch.int32), torch.tensor(key_lens, dtype=torch.int32)
-    )
+        call.assume("the annotation does not tell the rows of keys: they are split evenly")
+        key_lens = _key_lengths(query_lens, keys, longest_keys)
+    padding = [0] * (sequences - len(query_lens))
+    return Batch(_int32(query_lens + padding), _int32(key_lens + padding))
+
+
+def _key_lengths(query_lens: list[int], keys: int, longest: int | None) -> list[int]:
+    """Splits rows of keys: each sequence has its new ones, and one has the most where it can be."""
+    count, before = len(query_lens), keys - sum(query_lens)
+    if before < 0 or count == 0:
+        return split(keys, count, longest=longest)
+    most = query_lens.index(max(query_lens))
+    shares = split(before, count)
+    if longest is not None and count > 1 and 0 <= longest - query_lens[most] <= before:
+        own = longest - query_lens[most]
+        shares = split(before - own, count - 1)
+        shares.insert(most, own)
+    lengths = [new + share for new, share in zip(query_lens, shares, strict=True)]
+    fit = longest is None or max(lengths) <= longest
+    return lengths if fit else split(keys, count, longest=longest)
+
+
+def _int32(values: list[int]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
 
 
 def _taken(
