@@ -8,7 +8,7 @@ import engine_schemas
 import pytest
 import rules
 import torch
-from kineto_events import calls_of, op
+from kineto_events import calls_of, op, trace_of
 
 from opreplay.inputs import Inputs, make_inputs
 from opreplay.resolve.resolver import Resolver
@@ -92,9 +92,13 @@ def resolver():
         yield Resolver(device="cpu")
 
 
-def inputs_of(resolver, tmp_path, name, recorded, *, step=None, budget=1 << 30):
+def inputs_of(resolver, tmp_path, name, recorded, **options):
     """Writes an event, reads it, resolves it and makes its inputs."""
     (call,) = calls_of(tmp_path, event_of(name, recorded)).values()
+    return inputs_of_call(resolver, call, **options)
+
+
+def inputs_of_call(resolver, call, *, step=None, budget=1 << 30):
     resolved = resolver.resolve(call)
     assert not isinstance(resolved, Skipped), resolved
     resolved = dataclasses.replace(resolved, batch=parse_step(step or ""))
@@ -762,22 +766,31 @@ def checker_of(name):
     return check_attention
 
 
+@pytest.fixture(scope="module")
+def calls(resolver, tmp_path_factory):
+    """The calls of all cases, from one trace."""
+    events = [event_of(name, form(batch)) for name, form, batch in CASES]
+    for place, event in enumerate(events):
+        event["ts"] = 20 * place
+    return list(trace_of(tmp_path_factory.mktemp("cases"), *events).calls())
+
+
 @pytest.mark.parametrize(
-    ("name", "form", "batch"),
-    CASES,
+    "case",
+    range(len(CASES)),
     ids=[
         f"{name}-{form.__name__}-{batch.sequences}x{batch.queries}{'-told' if batch.step else ''}"
         for name, form, batch in CASES
     ],
 )
-def test_every_integer_of_a_call_keeps_its_rule(resolver, tmp_path, name, form, batch):
+def test_every_integer_of_a_call_keeps_its_rule(resolver, calls, case):
+    name, form, batch = CASES[case]
     recorded = form(batch)
-    inputs = inputs_of(resolver, tmp_path, name, recorded, step=batch.step)
+    inputs = inputs_of_call(resolver, calls[case], step=batch.step)
     assert not isinstance(inputs, Skipped), inputs
     if name == "_flashmla_C::fwd_kvcache_mla":
-        names = list(flash_mla(batch))
         recorded = flash_mla(batch)
-        inputs = {k: inputs[f"_{place}"] for place, k in enumerate(names)}
+        inputs = {k: inputs[f"_{place}"] for place, k in enumerate(recorded)}
     checker = Checker(name, inputs, batch, recorded)
     checker_of(name)(checker)
     assert checker.left == {}
