@@ -11,6 +11,8 @@ import torch
 from kineto_events import calls_of, op, trace_of
 
 from opreplay.inputs import Inputs, make_inputs
+from opreplay.plan import planned
+from opreplay.recipes import find_recipe
 from opreplay.resolve.resolver import Resolver
 from opreplay.trace.call import Skipped
 from opreplay.trace.steps import parse_step
@@ -919,6 +921,17 @@ def test_the_schedule_of_flash_attention_is_made_for_its_lengths(resolver, tmp_p
     assert given[9].tolist() == inputs["cu_seqlens_q"].tolist()
     assert given[14] == BLOCK
     assert "flash_attn_3::get_scheduler_metadata" in inputs["row"].recipe
+
+
+@pytest.mark.parametrize(("metadata", "makers"), [(i32(9), 1), (NOTHING, 0)])
+def test_a_plan_file_names_the_maker_of_a_schedule_that_there_is(
+    resolver, tmp_path, metadata, makers
+):
+    recorded = fa3(WHOLE) | {"scheduler_metadata": metadata}
+    (call,) = calls_of(tmp_path, event_of("flash_attn_3::fwd", recorded)).values()
+    kept = planned(resolver.resolve(call), None, find_recipe("flash_attn_3::fwd").produced)
+    made = [a.producer for a in kept.arguments if a.producer]
+    assert made == ["flash_attn_3::get_scheduler_metadata"] * makers
 
 
 def test_another_size_of_the_schedule_is_told(resolver, tmp_path):

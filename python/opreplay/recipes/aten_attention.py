@@ -31,6 +31,7 @@ __all__: list[str] = []
     "aten::_cudnn_attention_backward",
     "aten::_efficient_attention_forward",
     "aten::_efficient_attention_backward",
+    reads_step=True,
     pools=Pools(("key", "value"), BLOCK_TABLES),
 )
 def varlen_attention(call: RecipeCall) -> str | None:

@@ -29,6 +29,7 @@ POOLS = Pools(CACHES, SLOTS)
     "aiter::reshape_and_cache_with_pertoken_quant",
     "aiter::reshape_and_cache_with_block_quant",
     "aiter::reshape_and_cache_with_block_quant_for_asm_pa",
+    reads_step=True,
     pools=POOLS,
 )
 def reshape_and_cache(call: RecipeCall) -> str:
@@ -40,6 +41,7 @@ def reshape_and_cache(call: RecipeCall) -> str:
     "_C_cache_ops::reshape_and_cache_flash",
     "_C::reshape_and_cache_flash",
     "aiter::reshape_and_cache_flash",
+    reads_step=True,
     pools=POOLS,
 )
 def reshape_and_cache_flash(call: RecipeCall) -> str:
@@ -56,6 +58,7 @@ def reshape_and_cache_flash(call: RecipeCall) -> str:
     "aiter::concat_and_cache_mla",
     "aiter::indexer_k_quant_and_cache",
     "aiter::fused_qk_rope_concat_and_cache_mla",
+    reads_step=True,
     pools=POOLS,
 )
 def concat_and_cache_mla(call: RecipeCall) -> str:
@@ -64,14 +67,18 @@ def concat_and_cache_mla(call: RecipeCall) -> str:
     return _write_tokens(call, read_pool(call, "kv_cache", rank=rank, block_dim=1))
 
 
-@recipe("_C::cpu_attn_reshape_and_cache", pools=POOLS)
+@recipe("_C::cpu_attn_reshape_and_cache", reads_step=True, pools=POOLS)
 def cpu_attn_reshape_and_cache(call: RecipeCall) -> str:
     """Slots of a cache [blocks, heads, block, D]."""
     return _write_tokens(call, read_pool(call, "key_cache", rank=4, block_dim=2))
 
 
 @recipe(
-    "sglang::store_cache", "sgl_kernel::store_kv_cache", "sgl_kernel::downcast_fp8", pools=POOLS
+    "sglang::store_cache",
+    "sgl_kernel::store_kv_cache",
+    "sgl_kernel::downcast_fp8",
+    reads_step=True,
+    pools=POOLS,
 )
 def store_cache(call: RecipeCall) -> str:
     """Slots of a cache that has a row for each token; pages are not in its dims."""
@@ -89,6 +96,7 @@ def store_cache(call: RecipeCall) -> str:
     "aiter::batched_rotary_embedding",
     "aiter::rope_cached_positions_fwd_impl",
     "aiter::rope_cached_positions_2c_fwd_impl",
+    reads_step=True,
     pools=POOLS,
 )
 def rotary_embedding(call: RecipeCall) -> str:

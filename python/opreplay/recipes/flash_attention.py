@@ -29,24 +29,40 @@ from opreplay.recipes.sequences import Batch, choose_rows
 __all__: list[str] = []
 
 KEYS = ("kcache", "k", "key")
-CACHES = (*KEYS, "vcache", "v", "value", "kv_block_descale")
+POOLS = Pools((*KEYS, "vcache", "v", "value", "kv_block_descale"), (*BLOCK_TABLES, *PAGES))
 
 
 @recipe(
     "_vllm_fa2_C::varlen_fwd",
     "_vllm_fa2_C::fwd_kvcache",
-    "_vllm_fa3_C::fwd",
     "flash_attn::_flash_attn_varlen_forward",
     "flash_attn::_flash_attn_varlen_backward",
-    "flash_attn_3::fwd",
-    "sgl_kernel::fwd",
     "xformers_flash::flash_fwd",
     "aiter::mha_varlen_fwd",
     "aiter::mha_varlen_bwd",
     "aiter::fmha_v3_varlen_fwd",
     "aiter::fmha_v3_varlen_bwd",
     "aiter::mha_batch_prefill",
-    pools=Pools(CACHES, (*BLOCK_TABLES, *PAGES)),
+    reads_step=True,
+    pools=POOLS,
+)
+@recipe(
+    "_vllm_fa3_C::fwd",
+    reads_step=True,
+    produced={"scheduler_metadata": "_vllm_fa3_C::get_scheduler_metadata"},
+    pools=POOLS,
+)
+@recipe(
+    "flash_attn_3::fwd",
+    reads_step=True,
+    produced={"scheduler_metadata": "flash_attn_3::get_scheduler_metadata"},
+    pools=POOLS,
+)
+@recipe(
+    "sgl_kernel::fwd",
+    reads_step=True,
+    produced={"scheduler_metadata": "sgl_kernel::get_scheduler_metadata"},
+    pools=POOLS,
 )
 def flash_attention(call: RecipeCall) -> str:
     """Sequences fill the rows of queries; keys are in the blocks of a cache, or rows as well.

@@ -34,6 +34,7 @@ __all__: list[str] = []
 @recipe(
     "_C::sm100_cutlass_mla_decode",
     "sgl_kernel::cutlass_mla_decode",
+    reads_step=True,
     pools=Pools(("kv_c_and_k_pe_cache",), BLOCK_TABLES),
 )
 def cutlass_mla(call: RecipeCall) -> str:
@@ -44,7 +45,14 @@ def cutlass_mla(call: RecipeCall) -> str:
     return f"{batch}; {write_keys(call, batch, pool)}"
 
 
-@recipe("sgl_kernel::fwd_kvcache_mla", pools=Pools(("kv_cache",), BLOCK_TABLES))
+@recipe(
+    "sgl_kernel::fwd_kvcache_mla",
+    reads_step=True,
+    produced=dict.fromkeys(
+        ("tile_scheduler_metadata", "num_splits"), "sgl_kernel::get_mla_decoding_metadata"
+    ),
+    pools=Pools(("kv_cache",), BLOCK_TABLES),
+)
 def flash_mla(call: RecipeCall) -> str:
     """As many queries for each sequence; the cache is [blocks, block, heads, D]."""
     pool = read_pool(call, "kv_cache", rank=4, block_dim=1)
@@ -59,7 +67,12 @@ def flash_mla(call: RecipeCall) -> str:
     return f"{batch}; {told}; tile_scheduler_metadata from get_mla_decoding_metadata"
 
 
-@recipe("_flashmla_C::fwd_kvcache_mla", pools=Pools(("_1",), ("_4",)))
+@recipe(
+    "_flashmla_C::fwd_kvcache_mla",
+    reads_step=True,
+    produced=dict.fromkeys(("_7", "_8"), "_flashmla_C::get_mla_decoding_metadata"),
+    pools=Pools(("_1",), ("_4",)),
+)
 def vllm_flash_mla(call: RecipeCall) -> str:
     """The same call; its schema is made from C++, where arguments have no name but their number.
 
@@ -102,6 +115,10 @@ def _flash_mla_plan(
     "aiter::mla_prefill_asm_fwd",
     "aiter::mla_decode_v4_asm",
     "vllm::rocm_aiter_mla_decode_fwd",
+    reads_step=True,
+    produced=dict.fromkeys(
+        ("work_meta_data", "work_indptr", "work_info_set"), "aiter::_get_mla_metadata_v1_impl"
+    ),
     pools=Pools(("KV", "kvrope", "kv_buffer"), PAGES),
 )
 def aiter_mla(call: RecipeCall) -> str:
@@ -133,7 +150,13 @@ def aiter_mla(call: RecipeCall) -> str:
     return f"{batch}; {told}"
 
 
-@recipe("aiter::_pa_ps_fwd_asm", "aiter::pa_ps_fwd_asm", pools=Pools(("K", "V"), PAGES))
+@recipe(
+    "aiter::_pa_ps_fwd_asm",
+    "aiter::pa_ps_fwd_asm",
+    reads_step=True,
+    produced=dict.fromkeys(("work_indptr", "work_info"), "aiter::get_pa_metadata_v1"),
+    pools=Pools(("K", "V", "K_QScale", "V_QScale"), PAGES),
+)
 def persistent_attention(call: RecipeCall) -> str:
     """The kernel stays on the device and takes work from a plan; K is as for `pa_fwd_asm`."""
     pool = read_pool(call, "K", rank=5, block_dim=3)
@@ -155,7 +178,12 @@ def persistent_attention(call: RecipeCall) -> str:
     return f"{batch}; {told}"
 
 
-@recipe("aiter::mla_prefill_ps_asm_fwd", pools=Pools(("K", "V"), PAGES))
+@recipe(
+    "aiter::mla_prefill_ps_asm_fwd",
+    reads_step=True,
+    produced=dict.fromkeys(("work_indptr", "work_info_set"), "aiter::get_ps_metadata_v1"),
+    pools=Pools(("K", "V"), PAGES),
+)
 def persistent_mla(call: RecipeCall) -> str:
     """Prompts of latent attention with keys and values spelt out, a page for each token."""
     pool = read_pool(call, "K", rank=3, block_dim=1)

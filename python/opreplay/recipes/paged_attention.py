@@ -32,6 +32,7 @@ CACHES = ("key_cache", "value_cache", "K", "V", "K_QScale", "V_QScale", "k_dequa
     "aiter::pa_fwd_naive",
     "aiter::pa_fwd_asm",
     "aiter::_pa_fwd_asm",
+    reads_step=True,
     pools=Pools(CACHES, BLOCK_TABLES),
 )
 def paged_attention(call: RecipeCall) -> str:
@@ -41,7 +42,12 @@ def paged_attention(call: RecipeCall) -> str:
     return f"{batch}; {_write(call, batch, pool)}"
 
 
-@recipe("_rocm_C::paged_attention", "aiter::paged_attention_v1", pools=Pools(CACHES, BLOCK_TABLES))
+@recipe(
+    "_rocm_C::paged_attention",
+    "aiter::paged_attention_v1",
+    reads_step=True,
+    pools=Pools(CACHES, BLOCK_TABLES),
+)
 def decode_attention(call: RecipeCall) -> str:
     """Sequences with one query do the work; the kernel returns at once for every other one."""
     pool, sequences = _pool(call), _sequences(call)
@@ -60,7 +66,7 @@ def decode_attention(call: RecipeCall) -> str:
     return f"{batch}{told}; {_write(call, batch, pool)}"
 
 
-@recipe("aiter::paged_attention_ragged", pools=Pools(CACHES, PAGES))
+@recipe("aiter::paged_attention_ragged", reads_step=True, pools=Pools(CACHES, PAGES))
 def ragged_attention(call: RecipeCall) -> str:
     """The pages of each sequence lie one after the other in a list that is longer than they are."""
     starts = tensor_named(call, PAGE_STARTS)

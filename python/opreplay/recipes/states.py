@@ -28,6 +28,7 @@ STATE_INDICES = ("cache_indices", "conv_state_indices", "state_indices")
     "sgl_kernel::causal_conv1d_fwd",
     "sgl_kernel::causal_conv1d_update",
     "aiter::causal_conv1d_update",
+    reads_step=True,
     pools=Pools(STATES, STATE_INDICES),
 )
 def sequence_states(call: RecipeCall) -> str:
