@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -73,6 +74,9 @@ def make_inputs(
 ) -> Inputs | Skipped:
     """Allocates and fills the arguments of a call.
 
+    Where the tensors do not fit the budget, caches that the recipe declares get as many blocks as
+    fit, all dims but the first as recorded; that is an assumption.
+
     Floats are uniform in [-1, 1). Where the operator has a recipe, the recipe chooses. Integers
     without one lie in `ATEN_INTEGERS` for aten and are zero for every other namespace, because
     zero is the index that exists in every table; that is an assumption. Bools are true or false
@@ -92,10 +96,15 @@ def make_inputs(
         The inputs; Skipped with ``over_memory_budget``, ``recipe_failed``, or
         ``backend_missing`` where the device has no tensors of a dtype.
     """
-    needed = _needed_bytes(resolved)
-    if needed * (1 + copies) > memory_budget:
-        return _over_budget(needed, copies, memory_budget)
     recipe = find_recipe(resolved.resolved_op)
+    needed = _needed_bytes(resolved)
+    shrunk: tuple[str, ...] = ()
+    if needed * (1 + copies) > memory_budget:
+        smaller = _shrink_pools(resolved, recipe, memory_budget // (1 + copies))
+        if smaller is None:
+            return _over_budget(needed, copies, memory_budget)
+        resolved, shrunk = smaller
+        needed = _needed_bytes(resolved)
     if recipe is not None and (absent := _absent_names(resolved, recipe)):
         return _recipe_failed(resolved, recipe, RecipeError(absent))
     # Inference tensors could not take part in a run that records autograd.
@@ -110,7 +119,7 @@ def make_inputs(
             try:
                 summary = recipe.function(call)
             except Exception as error:  # Recipes are foreign code; what they raise fails the row.
-                return _recipe_failed(resolved, recipe, error)
+                return _recipe_failed(resolved, recipe, error, *shrunk)
         for name in call.names:
             for tensor in call.present(name):
                 tensor.fill()
@@ -125,7 +134,7 @@ def make_inputs(
         call.replaced.get(argument.name, value)
         for argument, value in zip(resolved.arguments, arguments, strict=True)
     )
-    return Inputs(arguments, assumptions, summary, needed)
+    return Inputs(arguments, (*shrunk, *assumptions), summary, needed)
 
 
 def _recorded_contents(resolved: ResolvedCall) -> list[str]:
@@ -173,6 +182,61 @@ def _needed_bytes(resolved: ResolvedCall) -> int:
         else:
             shared[key] = max(shared.get(key, 0), storage_bytes(spec))
     return alone + sum(shared.values())
+
+
+def _shrink_pools(
+    resolved: ResolvedCall, recipe: Recipe | None, memory_budget: int
+) -> tuple[ResolvedCall, tuple[str, ...]] | None:
+    """Takes blocks from the caches until the call fits; None if it cannot be made to fit.
+
+    Returns:
+        The call, and the assumption.
+    """
+    if recipe is None or recipe.pools is None:
+        return None
+    tensors = {
+        argument.name: argument.value
+        for argument in resolved.arguments
+        if isinstance(argument.value, TensorSpec)
+    }
+    if not any(name in tensors for name in recipe.pools.tables):
+        return None
+    caches = {
+        name: tensors[name]
+        for name in recipe.pools.caches
+        if name in tensors and tensors[name].dims
+    }
+    blocks = max((spec.dims[0] for spec in caches.values()), default=0)
+    # Scales have the blocks of their cache, or are one for all of it.
+    caches = {name: spec for name, spec in caches.items() if spec.dims[0] == blocks}
+
+    def with_blocks(count: int) -> ResolvedCall:
+        fewer = {name: _narrowed(spec, count) for name, spec in caches.items()}
+        return replace(
+            resolved,
+            arguments=tuple(
+                replace(argument, value=fewer.get(argument.name, argument.value))
+                for argument in resolved.arguments
+            ),
+        )
+
+    count = bisect.bisect_right(
+        range(1, blocks + 1), memory_budget, key=lambda n: _needed_bytes(with_blocks(n))
+    )
+    if count == 0:
+        return None
+    names = " and ".join(caches)
+    return with_blocks(count), (
+        f"{names}: {count} of {blocks} recorded blocks, which the memory budget allows",
+    )
+
+
+def _narrowed(spec: TensorSpec, size: int) -> TensorSpec:
+    """Returns a tensor of fewer elements in dim 0, on a storage of its own."""
+    dims = (size, *spec.dims[1:])
+    steps = zip(dims, spec.strides, strict=True)
+    reach = 1 + sum((length - 1) * stride for length, stride in steps)
+    return replace(spec, dims=dims, storage_numel=0 if 0 in dims else reach, storage=None)
 
 
 def _shared_key(spec: TensorSpec) -> tuple[int, torch.dtype] | None:
@@ -372,6 +436,9 @@ def _over_budget(needed: int, copies: int, memory_budget: int) -> Skipped:
     )
 
 
-def _recipe_failed(resolved: ResolvedCall, recipe: Recipe, error: Exception) -> Skipped:
+def _recipe_failed(
+    resolved: ResolvedCall, recipe: Recipe, error: Exception, *notes: str
+) -> Skipped:
     text = str(error) if isinstance(error, RecipeError) else f"{type(error).__name__}: {error}"
-    return Skipped("recipe_failed", f"{recipe.name} for {resolved.resolved_op}: {text}")
+    told = "; ".join((text, *notes))
+    return Skipped("recipe_failed", f"{recipe.name} for {resolved.resolved_op}: {told}")

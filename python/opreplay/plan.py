@@ -203,7 +203,12 @@ def planned(
         schema=call.schema,
         arguments=tuple(
             PlannedArgument(
-                a.name, a.type, _planned_value(a.value), a.written, a.output, made_by.get(a.name)
+                a.name,
+                a.type,
+                _planned_value(a.value),
+                a.written,
+                a.output,
+                None if a.value is None else made_by.get(a.name),
             )
             for a in call.arguments
         ),

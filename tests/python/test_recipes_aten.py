@@ -578,14 +578,28 @@ def test_sequences_of_flash_attention_fill_the_rows_and_the_longest_is_as_record
     resolved = call(
         "aten::_flash_attention_forward", query=tensor(F16, 20, 4, 8), key=tensor(F16, 40, 4, 8),
         value=tensor(F16, 40, 4, 8), cum_seq_q=i32(5), cum_seq_k=i32(5), max_q=8, max_k=10,
-        dropout_p=0.0, is_causal=True, return_debug_mask=False, block_table=i32(4, 3),
-        seqused_k=i32(4),
+        dropout_p=0.0, is_causal=True, return_debug_mask=False, seqused_k=i32(4),
     )  # fmt: skip
     inputs = made(resolved)
     assert inputs.cum_seq_q.tolist() == [0, 8, 12, 16, 20]
     assert inputs.cum_seq_k.tolist() == [0, 10, 20, 30, 40]
     assert inputs.seqused_k.tolist() == [10] * 4
-    assert distinct(inputs.block_table)
+
+
+def test_paged_keys_of_flash_attention_lie_in_blocks_of_their_own():
+    cache = tensor(F16, 40, 16, 4, 8)
+    resolved = call(
+        "aten::_flash_attention_forward", query=tensor(F16, 20, 4, 8), key=cache, value=cache,
+        cum_seq_q=i32(5), cum_seq_k=i32(5), max_q=8, max_k=45, dropout_p=0.0, is_causal=True,
+        return_debug_mask=False, block_table=i32(4, 3), seqused_k=i32(4),
+    )  # fmt: skip
+    inputs = made(resolved)
+    assert inputs.cum_seq_q.tolist() == [0, 8, 12, 16, 20]
+    assert inputs.seqused_k.max() == 45
+    assert inputs.seqused_k.min() >= 8
+    used = [b for row, n in zip(inputs.block_table.tolist(), inputs.seqused_k.tolist(), strict=True)
+            for b in row[: -(-n // 16)]]  # fmt: skip
+    assert len(set(used)) == len(used)
     assert within(inputs.block_table, 0, 40)
 
 

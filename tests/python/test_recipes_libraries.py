@@ -1,7 +1,8 @@
 """Recipes for operators of libraries that are not installed: calls written from their schemas."""
 
 import pytest
-from made_calls import f32, foreign_call, i32, i64, made, make
+import torch
+from made_calls import f32, foreign_call, i32, i64, made, make, tensor
 
 
 def test_boxes_have_their_corners_in_order_and_scores_are_positive():
@@ -97,3 +98,29 @@ def test_dense_rows_become_jagged_ones():
         foreign_call("fbgemm::dense_to_jagged", dense=f32(4, 8, 2), x_offsets=(i64(5),), total_L=18)
     )
     assert inputs.x_offsets[0].tolist() == [0, 5, 10, 14, 18]
+
+
+def test_a_plan_whose_planner_is_not_here_fails_by_its_name():
+    skipped = make(
+        foreign_call(
+            "aiter::mla_decode_stage1_asm_fwd", Q=f32(8, 4, 72), KV=f32(900, 1, 1, 72),
+            qo_indptr=i32(9), kv_indptr=i32(9), kv_page_indices=i32(900),
+            kv_last_page_lens=i32(8), max_seqlen_q=1, work_meta_data=tensor(torch.uint64, 2),
+            work_indptr=i32(9), work_info_set=i32(16, 8),
+        )
+    )  # fmt: skip
+    assert skipped.reason == "recipe_failed"
+    assert "aiter::_get_mla_metadata_v1_impl, which makes an argument, is not" in skipped.detail
+
+
+@pytest.mark.parametrize(
+    ("op", "said"),
+    [
+        ("aiter::paged_attention_ragged", "has no kv_indptr; it has there"),
+        ("aiter::mha_varlen_fwd", "has no tensor 'q'; it has there"),
+        ("_C_cache_ops::concat_and_cache_mla", "no argument 'kv_cache'; it has there"),
+        ("_C::rotary_embedding", "has no argument 'positions'; it has there"),
+    ],
+)
+def test_an_argument_of_another_name_fails_the_recipe_with_the_names_there(op, said):
+    assert said in make(foreign_call(op, there=f32(3))).detail

@@ -308,7 +308,8 @@ def test_rotary_positions_are_rows_of_the_table():
                      key=f32(700, 8), head_size=8, cos_sin_cache=f32(512, 8), is_neox=True)
     )  # fmt: skip
     assert inputs.positions[2].tolist() == [*range(512), *range(188)]
-    assert inputs._inputs.recipe == "positions count up in [0, 512)"
+    assert inputs._inputs.recipe.endswith("; positions in [0, 512)")
+    assert "no batch" in inputs._inputs.assumptions[0]
 
 
 def test_a_recipe_can_assume_and_replace_only_a_tensor_that_is_there():

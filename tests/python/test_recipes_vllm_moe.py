@@ -12,9 +12,10 @@ from moe_schemas import VLLM, registered, resolved_of
 
 from opreplay import read_trace, replay
 from opreplay.inputs import make_inputs
-from opreplay.options import ReplayOptions, Selection
+from opreplay.options import ReplayOptions
 from opreplay.resolve.resolver import Resolver
 from opreplay.stat import TimingOptions
+from opreplay.trace import Selection
 
 TRACE = Path(__file__).parents[1] / "data" / "vllm_moe.json.gz"
 VLLM_IS_HERE = importlib.util.find_spec("vllm") is not None

@@ -17,7 +17,7 @@ TRACE = Path(__file__).parents[3] / "shared/traces/local__vllm-cpu-dense-qwen2.j
 def test_every_native_operator_of_a_vllm_trace_runs_on_the_cpu():
     options = ReplayOptions(device="cpu", threads=1, timing=TimingOptions(time_s=0.02, cold=False))
     rows = replay(TRACE, Selection(match="^_C::"), options=options).rows
-    assert len(rows) == 18
+    assert len(rows) == 19
     assert {row.status for row in rows} == {"ok"}, [row.detail for row in rows]
     told = {row.op: row.recipe for row in rows}
     assert "create_onednn_mm_handler" in told["_C::onednn_mm"]

@@ -12,6 +12,7 @@ from opreplay.recipes.call import (
 )
 from opreplay.recipes.registry import (
     ENTRY_POINT_GROUP,
+    Pools,
     Recipe,
     find_recipe,
     list_recipes,
@@ -24,6 +25,7 @@ __all__ = [
     "ENTRY_POINT_GROUP",
     "DefaultFill",
     "InputTensor",
+    "Pools",
     "Recipe",
     "RecipeCall",
     "RecipeError",
@@ -52,12 +54,14 @@ with registering_as("built-in"):
         aten_views,
         cache_writes,
         fbgemm,
+        flash_attention,
         jagged,
+        mla,
         moe,
         moe_grouped,
         moe_sorted,
         paged_attention,
-        rotary,
+        states,
         torchvision,
         vllm_cpu,
     )

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import torch
 
+from opreplay.recipes.attention import (
+    BLOCK_TABLES,
+    LONGEST_KEYS,
+    LONGEST_QUERY,
+    choose_paged,
+    number_named,
+    read_pool,
+    tensor_named,
+    write_keys,
+    write_queries,
+)
 from opreplay.recipes.call import RecipeCall
-from opreplay.recipes.lengths import split, starts
-from opreplay.recipes.registry import recipe
+from opreplay.recipes.registry import Pools, recipe
+from opreplay.recipes.sequences import choose_rows
 
 __all__: list[str] = []
 
@@ -19,49 +30,41 @@ __all__: list[str] = []
     "aten::_cudnn_attention_backward",
     "aten::_efficient_attention_forward",
     "aten::_efficient_attention_backward",
+    reads_step=True,
+    pools=Pools(("key", "value"), BLOCK_TABLES),
 )
 def varlen_attention(call: RecipeCall) -> str | None:
     """Sequences fill the rows there are; the longest is as long as recorded, the others equal."""
-    told = [
-        *_bounds(call, "query", ("cum_seq_q", "cu_seqlens_q"), ("max_q", "max_seqlen_q")),
-        *_bounds(call, "key", ("cum_seq_k", "cu_seqlens_k"), ("max_k", "max_seqlen_k")),
-    ]
-    for used in call.present("seqused_k", "seqlen_k"):
-        longest = _longest(call, ("max_k", "max_seqlen_k"))
-        length = longest or max(1, _rows(call, "key") // max(used.numel, 1))
-        used.fill_integers(length, length + 1)
-        told.append(f"{length} keys used of each sequence")
-    for table in call.present("block_table"):
-        blocks = call.tensor("key").dims[0]
-        table.write_distinct(blocks)
-        told.append(f"blocks distinct in [0, {blocks})")
     call.fill_floats(0.5, 1.5, "logsumexp", "q_descale", "k_descale", "v_descale")
-    return "; ".join(told) or None
+    query = call.tensor("query").dims
+    starts = tensor_named(call, ("cum_seq_q", "cu_seqlens_q"))
+    # The backward of dense attention takes empty tensors.
+    ragged = starts is not None and starts.numel > 1
+    sequences = starts.numel - 1 if starts is not None and ragged else query[0]
+    if tensor_named(call, BLOCK_TABLES) is not None:
+        pool = read_pool(call, "key", rank=4, block_dim=1)
+        batch = choose_paged(call, pool, sequences, _rows(query))
+        told = write_keys(call, batch, pool)
+    elif ragged:
+        batch = choose_rows(
+            call,
+            sequences,
+            _rows(query),
+            _rows(call.tensor("key").dims),
+            longest_query=number_named(call, LONGEST_QUERY),
+            longest_keys=number_named(call, LONGEST_KEYS),
+        )
+        told = write_keys(call, batch, None)
+    else:
+        return None
+    if ragged:
+        write_queries(call, batch)
+    return f"{batch}; {told}"
 
 
-def _bounds(
-    call: RecipeCall, side: str, names: tuple[str, ...], longest: tuple[str, ...]
-) -> list[str]:
-    """Writes where each sequence of one side starts and the last ends; tells their lengths."""
-    told = []
-    for bounds in call.present(*names):
-        if bounds.numel < 2:  # The backward of dense attention takes empty tensors.
-            continue
-        lengths = split(_rows(call, side), bounds.numel - 1, longest=_longest(call, longest))
-        bounds.write_list(starts(lengths))
-        told.append(f"{len(lengths)} {side} sequences of {lengths[-1]} to {lengths[0]}")
-    return told
-
-
-def _rows(call: RecipeCall, side: str) -> int:
+def _rows(dims: tuple[int, ...]) -> int:
     """Returns the rows of all sequences; packed efficient attention has a batch of one before."""
-    dims = call.tensor(side).dims
     return dims[0] if len(dims) == 3 else dims[0] * dims[1]
-
-
-def _longest(call: RecipeCall, names: tuple[str, ...]) -> int | None:
-    """Returns the recorded length of the longest sequence; None where none is."""
-    return next((int(call.value(name)) for name in names if call.has(name)), None)
 
 
 @recipe(

@@ -412,12 +412,13 @@ class RecipeCall:
         return filled
 
 
-def run_operator(op: str, *arguments: Any) -> Any:
+def run_operator(op: str, *arguments: Any, **named: Any) -> Any:
     """Runs an operator of this process, to make what neither dims nor a seed can tell.
 
     Args:
         op: Exact name, ``"namespace::name"``, of the default overload.
-        arguments: Its arguments in schema order.
+        arguments: Its first arguments in schema order.
+        named: The others, by the names of the schema.
 
     Raises:
         RecipeError: This process has no such operator.
@@ -427,7 +428,7 @@ def run_operator(op: str, *arguments: Any) -> Any:
         operator = getattr(getattr(torch.ops, namespace), name).default
     except AttributeError as error:
         raise RecipeError(f"{op}, which makes an argument, is not in this process") from error
-    return operator(*arguments)
+    return operator(*arguments, **named)
 
 
 def _limits(dtype: torch.dtype) -> tuple[int, int]:

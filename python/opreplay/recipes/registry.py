@@ -16,6 +16,7 @@ from opreplay.recipes.parameters import Parameter
 __all__ = [
     "ENTRY_POINT_GROUP",
     "Origin",
+    "Pools",
     "Recipe",
     "RecipeFunction",
     "RecipeRegistry",
@@ -39,6 +40,16 @@ RecipeFunction = Callable[[RecipeCall], str | None]
 
 
 @dataclass(frozen=True, slots=True)
+class Pools:
+    """Caches of blocks: a call touches those that its tables name, so there may be fewer."""
+
+    caches: tuple[str, ...]
+    """Arguments that are a cache; dim 0 runs over its blocks."""
+    tables: tuple[str, ...]
+    """Arguments that name blocks: without one of them nothing is a cache."""
+
+
+@dataclass(frozen=True, slots=True)
 class Recipe:
     """One function and the operators whose tensors it fills."""
 
@@ -56,6 +67,8 @@ class Recipe:
     """True if the values depend on the step of the call: other steps are rows of their own."""
     produced: Mapping[str, str] = field(default_factory=dict)
     """Operators that make an argument, by the argument's name."""
+    pools: Pools | None = None
+    """What may hold fewer blocks than recorded where memory is short."""
 
     def __post_init__(self) -> None:
         """Refuses names that cannot be an operator's."""
@@ -135,6 +148,7 @@ def recipe(
     parameters: tuple[Parameter, ...] = (),
     reads_step: bool = False,
     produced: Mapping[str, str] | None = None,
+    pools: Pools | None = None,
 ) -> Callable[[RecipeFunction], RecipeFunction]:
     """Registers a function that gives the tensors of some operators the values they need.
 
@@ -146,6 +160,7 @@ def recipe(
             other batches are then rows of their own.
         produced: Operators that the function runs to make an argument, by the argument's name;
             they stand in plan files.
+        pools: What may hold fewer blocks than recorded where memory is short.
 
     Raises:
         ValueError: A name is not exact.
@@ -153,7 +168,9 @@ def recipe(
 
     def register(function: RecipeFunction) -> RecipeFunction:
         origin = _origin.get()
-        _registry.add(Recipe(function, ops, cpu, origin, parameters, reads_step, produced or {}))
+        _registry.add(
+            Recipe(function, ops, cpu, origin, parameters, reads_step, produced or {}, pools)
+        )
         return function
 
     return register

@@ -6,9 +6,10 @@ import functools
 
 import torch
 
+from opreplay.recipes.attention import choose_paged, read_pool, write_keys, write_queries
 from opreplay.recipes.call import RecipeCall, RecipeError, run_operator
-from opreplay.recipes.registry import recipe
-from opreplay.recipes.sequences import Batch, choose_batch
+from opreplay.recipes.registry import Pools, recipe
+from opreplay.recipes.sequences import UNBOUNDED_LENGTH, choose_batch
 from opreplay.resolve.strings import vllm_cpu_isa
 from opreplay.tables import block
 
@@ -16,9 +17,6 @@ __all__: list[str] = []
 
 PRIMITIVES = 32
 """Shapes that a oneDNN handle keeps ready; vLLM's own number for unquantized layers."""
-
-UNBOUNDED_LENGTH = 1024
-"""Longest sequence taken where an operator has no bound of its own [tokens]."""
 
 
 @recipe("_C::onednn_mm", produced={"handler_tensor": "_C::create_onednn_mm_handler"})
@@ -46,19 +44,19 @@ def onednn_mm(call: RecipeCall) -> str:
     "_C::cpu_attention_with_kv_cache",
     reads_step=True,
     produced={"scheduler_metadata": "_C::get_scheduler_metadata"},
+    pools=Pools(("key_cache", "value_cache"), ("block_table",)),
 )
 def cpu_attention(call: RecipeCall) -> str:
     """Distinct blocks, lengths within the table, and metadata from the operator that makes it."""
-    query, cache, table = (call.tensor(name) for name in ("query", "key_cache", "block_table"))
-    blocks, kv_heads, block_size, head_size = cache.dims
-    sequences, width = table.dims
-    longest = min(width, blocks // max(sequences, 1)) * block_size
-    batch = choose_batch(call, sequences, query.dims[0], longest=longest)
-    made = block.block_table(batch.seq_lens, block_size, blocks, width=width)
-    table.write(made.table)
-    call.tensor("seq_lens").write(batch.seq_lens)
-    starts = block.query_start_loc(batch.query_lens)
-    call.tensor("query_start_loc").write(starts)
+    query, (_, kv_heads, block_size, head_size) = (
+        call.tensor("query"),
+        call.tensor("key_cache").dims,
+    )
+    pool = read_pool(call, "key_cache", rank=4, block_dim=2)
+    sequences = call.tensor("block_table").dims[0]
+    batch = choose_paged(call, pool, sequences, query.dims[0])
+    write_queries(call, batch)
+    told = write_keys(call, batch, pool)
     call.fill_floats(0.5, 1.5, "alibi_slopes")
     recorded = call.tensor("scheduler_metadata").numel
     metadata = run_operator(
@@ -69,10 +67,10 @@ def cpu_attention(call: RecipeCall) -> str:
         head_size,
         batch.seq_lens,
         query.dtype,
-        starts,
+        block.query_start_loc(batch.query_lens),
         call.value("causal"),
         call.value("sliding_window_size"),
-        vllm_cpu_isa(cache.dtype, head_size, block_size),
+        vllm_cpu_isa(call.tensor("key_cache").dtype, head_size, block_size),
         True,  # vLLM's default; whether the recording run split keys is not in the trace.
         call.value("dynamic_causal"),
         call.value("kv_cache_dtype"),
@@ -84,7 +82,7 @@ def cpu_attention(call: RecipeCall) -> str:
             "threads or lengths differ"
         )
     return (
-        f"{batch}; blocks distinct in [0, {blocks}); scheduler_metadata from "
+        f"{batch}; {told}; scheduler_metadata from "
         f"get_scheduler_metadata for {torch.get_num_threads()} threads"
     )
 
@@ -94,7 +92,8 @@ def scheduler_metadata(call: RecipeCall) -> str:
     """Lengths for every sequence; the operator has no argument that bounds them."""
     sequences = call.tensor("seq_lens").numel
     batch = choose_batch(call, sequences, None, longest=UNBOUNDED_LENGTH)
-    _write(call, batch)
+    write_queries(call, batch)
+    call.tensor("seq_lens").write(batch.seq_lens)
     return str(batch)
 
 
@@ -116,8 +115,3 @@ def compute_slot_mapping(call: RecipeCall) -> str:
     positions.write(made)
     table.write_distinct(rows * width)
     return f"{batch}; blocks distinct in [0, {rows * width})"
-
-
-def _write(call: RecipeCall, batch: Batch) -> None:
-    call.tensor("seq_lens").write(batch.seq_lens)
-    call.tensor("query_start_loc").write(block.query_start_loc(batch.query_lens))
