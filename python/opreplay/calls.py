@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from opreplay.options import ReplayOptions
 from opreplay.resolve.call import ResolvedCall
+from opreplay.resolve.namespaces import register_namespace
 from opreplay.trace.call import RecordedCall, Skipped
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ def _device(options: ReplayOptions) -> str:
 
 
 def _resolver(options: ReplayOptions) -> Resolver:
+    for namespace, modules in options.namespaces.items():
+        register_namespace(namespace, *modules)
     return _kept_resolver(options.imports, options.allow_mismatch, _device(options))
 
 

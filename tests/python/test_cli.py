@@ -54,6 +54,31 @@ def test_run_prints_a_line_for_each_signature_and_the_totals(trace, capsys):
     assert ["ok", "1", "1", "0.010", "100.0"] in lines
 
 
+@pytest.mark.parametrize(
+    ("flags", "names"),
+    [
+        ([], ["aten::mm", "aten::relu", "aten::relu_"]),
+        (["--op", "aten::relu"], ["aten::relu"]),
+        (["--op", "aten::relu_", "--op", "aten::mm"], ["aten::mm", "aten::relu_"]),
+        (["--op", "relu"], []),
+        (["--match", "relu"], ["aten::relu", "aten::relu_"]),
+        (["--match", "relu$"], ["aten::relu"]),
+        (["--limit", "2"], ["aten::mm", "aten::relu"]),
+        (["--match", "relu", "--limit", "1"], ["aten::relu"]),
+    ],
+    ids=str,
+)
+def test_r14_names_patterns_and_limits_have_effect(tmp_path, capsys, flags, names):
+    vector = {"types": ["float"], "dims": [[4]], "strides": [[1]], "values": [""]}
+    events = [MATMUL, op("aten::relu", ts=20, **vector), op("aten::relu_", ts=40, **vector)]
+    path = write(tmp_path / "trace.json", {"traceEvents": events})
+
+    assert main(["run", str(path), *HERE, *flags, "--json", str(tmp_path / "x.json")]) == 0
+
+    rows = json.loads((tmp_path / "x.json").read_text())["rows"]
+    assert [row["op"] for row in rows] == names
+
+
 def test_run_writes_results_and_a_table(trace, tmp_path):
     out = tmp_path / "out.json"
     table = tmp_path / "out.csv"

@@ -10,7 +10,7 @@ import torch
 from made_calls import f32, i32, tensor
 from moe_schemas import VLLM, registered, resolved_of
 
-from opreplay import read_trace, replay
+from opreplay import Selection, read_trace, replay
 from opreplay.inputs import make_inputs
 from opreplay.options import ReplayOptions
 from opreplay.resolve.resolver import Resolver

@@ -14,9 +14,12 @@ from kineto_events import TINY_TRACE, op, trace_of
 
 import opreplay
 from opreplay.attempt import Attempt, _on_meta
+from opreplay.cli import main
 from opreplay.isolation import WorkerError
 from opreplay.options import ReplayOptions
-from opreplay.replay import Replay, replay
+from opreplay.recipes import recipe, remove_recipe
+from opreplay.recipes.parameters import Parameter
+from opreplay.replay import Replay, make_plan, replay
 from opreplay.resolve.resolver import Resolver
 from opreplay.stat import TimingOptions
 from opreplay.trace import Selection, Skipped
@@ -345,7 +348,7 @@ def test_a_source_that_cannot_be_read_leaves_no_worker(tmp_path, monkeypatch):
     assert len(closed) == 1
 
 
-def test_a_prepared_call_runs_as_torch_does(tmp_path):
+def test_r12_a_prepared_call_returns_the_operators_result(tmp_path):
     (call,) = trace_of(tmp_path, matmul()).calls()
 
     prepared = opreplay.prepare(call, options=options())
@@ -393,3 +396,87 @@ def test_the_meta_kernel_is_asked_with_the_same_shapes_and_strides():
 
     assert (moved.shape, moved.stride(), moved.device.type) == ((3, 2), (1, 3), "meta")
     assert (device, number) == (torch.device("meta"), 3)
+
+
+def test_r13_a_plan_made_twice_is_equal_and_running_it_leaves_it_so(tmp_path):
+    trace = trace_of(tmp_path, matmul(), unary("aten::relu", ts=20))
+    first, second = (make_plan(trace, options=options()) for _ in range(2))
+
+    replay(first, options=options())
+
+    assert first == second
+
+
+@pytest.fixture
+def filled():
+    """A recipe that fills all it is given with its parameter, for an operator that keeps that."""
+    seen = []
+    library = torch.library.Library("kept", "DEF")
+    library.define("look(Tensor x) -> Tensor")
+    library.define("look_again(Tensor x) -> Tensor")
+    for name in ("look", "look_again"):
+        library.impl(name, lambda x: (seen.append(x.unique().tolist()), x.clone())[1], "CPU")
+
+    def fill(call):
+        value = call.parameter("kept.value")
+        call.tensor("x").write(torch.full(call.tensor("x").dims, value))
+        return f"all {value}"
+
+    recipe("kept::look", parameters=(Parameter("kept.value", 0.5, "value"),))(fill)
+    yield seen
+    remove_recipe(fill)
+    library._destroy()
+
+
+def test_r16_a_recipe_serves_exact_names_alone(filled, tmp_path):
+    rows = rows_of(tmp_path, unary("kept::look"), unary("kept::look_again", ts=20))
+
+    assert [row.recipe for row in rows] == ["all 0.5", None]
+    for pattern in ("kept::lo*", "look", "kept::"):
+        with pytest.raises(ValueError, match="no exact operator name"):
+            recipe(pattern)(lambda call: None)
+
+
+def test_r17_parameters_reach_the_recipe_and_unknown_ones_are_errors(filled, tmp_path, capsys):
+    row = row_of(tmp_path, unary("kept::look"), recipe_parameters={"kept.value": "0.25"})
+    assert row.recipe == "all 0.25"
+    assert {tuple(values) for values in filled} == {(0.25,)}
+    with pytest.raises(WorkerError, match=r"no recipe has a parameter 'kept\.valu'"):
+        row_of(tmp_path, unary("kept::look"), recipe_parameters={"kept.valu": "0.25"})
+
+    command = ["run", str(tmp_path / "trace.json"), "--no-isolation", "--time", "0.002", "-v"]
+    filled.clear()
+    assert main([*command, "--device", "cpu", "--recipe", "kept.value=2"]) == 0
+    assert {tuple(values) for values in filled} == {(2.0,)}
+    assert main([*command, "--device", "cpu", "--recipe", "kept.valu=2"]) == 2
+    assert "no recipe has a parameter 'kept.valu'" in capsys.readouterr().err
+
+
+def test_r39_many_calls_go_the_same_way_as_a_single_one(filled, tmp_path):
+    ours = options(namespaces={"kept": ("plain_ops",), "plain": ("plain_ops",)})
+    trace = trace_of(tmp_path, unary("kept::look"), unary("plain::double", ts=20))
+    looked, doubled = replay(trace, options=ours).rows
+    of_many = {tuple(values) for values in filled}
+    filled.clear()
+
+    single, plain = (opreplay.prepare(call, options=ours) for call in trace.calls())
+    single.run()
+
+    assert {tuple(values) for values in filled} == of_many == {(0.5,)}
+    assert (looked.status, doubled.status) == ("ok", "ok")
+    assert isinstance(plain(), torch.Tensor)
+
+
+def test_r40_a_recipe_that_raises_fails_the_row(tmp_path):
+    def fill(call):
+        raise RuntimeError("no tables today")
+
+    recipe("aten::relu")(fill)
+    try:
+        failed, fine = rows_of(tmp_path, unary("aten::relu"), matmul(ts=20))
+    finally:
+        remove_recipe(fill)
+
+    assert (failed.status, failed.reason, failed.timing) == ("failed", "recipe_failed", None)
+    assert failed.detail.endswith("fill for aten::relu: RuntimeError: no tables today")
+    assert fine.status == "ok"
