@@ -261,6 +261,7 @@ struct DeviceTimer::State {
     SampleSeries series(plan);
     prepare();
     windows.few.launch();  // the first launch uploads a graph
+    prepare();
     windows.many.launch();
     synchronize();
     const int64_t begin = now();
@@ -583,6 +584,7 @@ struct DeviceTimer::State {
     const int64_t copies = std::max<int64_t>(1, ceil_div(2 * cache, bytes));
     const int64_t most = in_graph ? kMaxRotated : pace.queue / 2;
     if (copies * warm.calls() <= most && !pace.waits) {
+      warm.restore();  // copies start from the first values
       if (auto rotation = copied(unit, copies, what)) {
         return rotated(*rotation, pace, in_graph, plan, notes);
       }
@@ -667,6 +669,7 @@ DeviceTimes DeviceTimer::time(std::vector<Call>& unit, const TimingPlan& plan, C
     if (times.cold && times.cold->ns.empty()) times.cold.reset();
   }
   times.latency = state.latency(rotation, part(0.15));
+  restore();
   if (state.throttled > 0) {
     times.notes.push_back(std::to_string(state.throttled) +
                           " samples were discarded: the device ran under 75 % of its steady clock");

@@ -15,7 +15,7 @@
 namespace opreplay {
 
 /// Work of a stream, recorded once, that one launch queues again.
-class DeviceGraph {
+class OPREPLAY_API DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
   /// Queues the recorded work on the stream that is current. Does not wait for it.
@@ -25,7 +25,7 @@ class DeviceGraph {
 };
 
 /// The kernels that timing itself needs on a device. One user at a time.
-class DeviceProbe {
+class OPREPLAY_API DeviceProbe {
  public:
   virtual ~DeviceProbe() = default;
   /// Queues a kernel that holds up all later work of the stream until the gate is opened, at most
@@ -43,7 +43,7 @@ class DeviceProbe {
 };
 
 /// What a back end can do that c10's device guards do not name.
-class DeviceApi {
+class OPREPLAY_API DeviceApi {
  public:
   virtual ~DeviceApi() = default;
   /// Records what `issue` queues on `stream`, which is the current one and is not the default
