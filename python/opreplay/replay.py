@@ -275,6 +275,7 @@ def _row(call: CallGroup | PlannedCall, answer: Outcome | Died | TimedOut) -> Ro
         recipe=outcome.recipe,
         schema=outcome.schema,
         timing=outcome.timing,
+        kernels_us=outcome.kernels_us,
     )
 
 
