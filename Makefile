@@ -30,8 +30,8 @@ sanitize:
 	export PATH="$$(dirname $$python):$$PATH"
 	cmake -S . -B build/sanitize -DOPREPLAY_PYTHON=OFF -DOPREPLAY_TESTS=ON \
 	  -DOPREPLAY_SANITIZE=address,undefined -DPython_EXECUTABLE=$$python -DCMAKE_BUILD_TYPE=RelWithDebInfo
-	cmake --build build/sanitize -j2 --target library_test
-	ctest --test-dir build/sanitize -R library_test --output-on-failure --no-tests=error
+	cmake --build build/sanitize -j2 --target library_test accelerator_test
+	ctest --test-dir build/sanitize -R "^(library|accelerator)_test" --output-on-failure --no-tests=error
 
 check-kernels:
 	@tests/compile_kernels.sh

@@ -107,6 +107,44 @@ void for_each_updated(const c10::OperatorHandle& op,
   }
 }
 
+using StorageSizes = std::unordered_map<const c10::StorageImpl*, int64_t>;
+
+/// Bytes of each distinct storage behind the arguments.
+StorageSizes storage_sizes(const std::vector<c10::IValue>& arguments) {
+  StorageSizes sizes;
+  for (const c10::IValue& argument : arguments) {
+    for_each_tensor(argument, [&](const at::Tensor& tensor) {
+      sizes[tensor.storage().unsafeGetStorageImpl()] =
+          static_cast<int64_t>(tensor.storage().nbytes());
+    });
+  }
+  return sizes;
+}
+
+int64_t total(const StorageSizes& sizes) {
+  int64_t bytes = 0;
+  for (const auto& entry : sizes) bytes += entry.second;
+  return bytes;
+}
+
+/// The storages that a copy of a call has to itself.
+StorageSizes copied_storages(const c10::OperatorHandle& op,
+                             const std::vector<c10::IValue>& arguments,
+                             Copied what) {
+  StorageSizes sizes = storage_sizes(arguments);
+  if (what == Copied::kAll) return sizes;
+  const int64_t bytes = total(sizes);
+  std::erase_if(sizes, [&](const auto& entry) { return entry.second * 4 < bytes; });
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const auto* alias = op.schema().arguments()[i].alias_info();
+    if (alias == nullptr || !alias->isWrite()) continue;
+    for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
+      sizes.erase(tensor.storage().unsafeGetStorageImpl());
+    });
+  }
+  return sizes;
+}
+
 }  // namespace
 
 struct GradModeGuard::State {
@@ -151,17 +189,10 @@ void Call::issue(int64_t n) {
   }
 }
 
-int64_t Call::argument_bytes() const {
-  std::unordered_map<const c10::StorageImpl*, int64_t> bytes;
-  for (const c10::IValue& argument : arguments_) {
-    for_each_tensor(argument, [&](const at::Tensor& tensor) {
-      bytes[tensor.storage().unsafeGetStorageImpl()] =
-          static_cast<int64_t>(tensor.storage().nbytes());
-    });
-  }
-  int64_t total = 0;
-  for (const auto& entry : bytes) total += entry.second;
-  return total;
+int64_t Call::argument_bytes() const { return total(storage_sizes(arguments_)); }
+
+int64_t Call::copied_bytes(Copied what) const {
+  return total(copied_storages(op_, arguments_, what));
 }
 
 bool Call::updates_arguments() const {
@@ -190,7 +221,8 @@ Call Call::alias() const {
   return Call(op_, std::move(arguments));
 }
 
-std::vector<Call> Call::copies(int64_t count, const at::Tensor& arena) const {
+std::vector<Call> Call::copies(int64_t count, const at::Tensor& arena, Copied what) const {
+  const StorageSizes chosen = copied_storages(op_, arguments_, what);
   Arena pieces(arena);
   std::vector<Call> result;
   result.reserve(static_cast<std::size_t>(count));
@@ -199,6 +231,7 @@ std::vector<Call> Call::copies(int64_t count, const at::Tensor& arena) const {
     const auto copy = [&](const at::Tensor& tensor) -> at::Tensor {
       if (!tensor.has_storage()) return tensor.clone();
       const auto* key = tensor.storage().unsafeGetStorageImpl();
+      if (!chosen.contains(key)) return view_on(tensor.storage(), tensor);
       auto found = copied.find(key);
       if (found == copied.end()) found = copied.emplace(key, copy_storage(tensor, pieces)).first;
       return view_on(found->second, tensor);

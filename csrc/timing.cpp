@@ -11,6 +11,8 @@
 #include <chrono>
 #include <cmath>
 
+#include "sampling.h"
+
 namespace opreplay {
 
 namespace {
@@ -19,17 +21,6 @@ int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
-}
-
-/// Half the width of the 95 % confidence interval of the median, relative to the median, from the
-/// order statistics (no distribution assumed): ranks n/2 -+ 0.98 sqrt(n).
-double relative_median_error(std::vector<double> samples) {
-  const auto n = static_cast<double>(samples.size());
-  std::sort(samples.begin(), samples.end());
-  const double reach = 0.98 * std::sqrt(n);
-  const auto low = static_cast<std::size_t>(std::max(0.0, std::floor(n / 2 - reach)));
-  const auto high = static_cast<std::size_t>(std::min(n - 1, std::ceil(n / 2 + reach)));
-  return (samples[high] - samples[low]) / 2 / samples[samples.size() / 2];
 }
 
 /// Reads a buffer from every thread of the pool, so that each core's own caches are emptied too.
@@ -85,47 +76,29 @@ Samples measure(const std::function<void(int64_t)>& issue,
                 const std::function<void()>& before_sample,
                 const TimingPlan& plan) {
   const int64_t start = now_ns();
-  Samples result;
-  result.batch = 1;
+  int64_t batch = 1;
   if (plan.warmup_ns > 0) {
     before_sample();
     const int64_t begin = now_ns();
     issue(1);  // the first call of an operator may compile, allocate or choose
     const int64_t first = now_ns() - begin;
     if (first >= plan.limit_ns) {
-      result.ns.push_back(static_cast<double>(first));
-      result.stop_reason = "time_limit";
-      return result;
+      Samples one;
+      one.ns.push_back(static_cast<double>(first));
+      one.batch = 1;
+      one.stop_reason = "time_limit";
+      return one;
     }
-    result.batch = warm_up(issue, before_sample, plan, start);
+    batch = warm_up(issue, before_sample, plan, start);
   }
-  result.ns.reserve(static_cast<std::size_t>(plan.max_samples));
-  std::size_t next_check = static_cast<std::size_t>(plan.min_samples);
+  SampleSeries series(plan);
   while (true) {
     before_sample();
     const int64_t begin = now_ns();
-    issue(result.batch);
+    issue(batch);
     const int64_t end = now_ns();
-    if (end > begin) {
-      result.ns.push_back(static_cast<double>(end - begin) / static_cast<double>(result.batch));
-    } else {
-      ++result.discarded;
-    }
-    if (result.ns.size() >= next_check) {
-      next_check = result.ns.size() + result.ns.size() / 4 + 1;  // checking costs a sort
-      if (relative_median_error(result.ns) <= plan.relative_error) {
-        result.stop_reason = "relative_error";
-        return result;
-      }
-    }
-    if (static_cast<int64_t>(result.ns.size()) + result.discarded >= plan.max_samples) {
-      result.stop_reason = "max_samples";
-      return result;
-    }
-    if (end - start >= plan.limit_ns) {
-      result.stop_reason = "time_limit";
-      return result;
-    }
+    series.add(static_cast<double>(end - begin) / static_cast<double>(batch));
+    if (series.finished(end - start)) return series.take(batch);
   }
 }
 

@@ -10,11 +10,14 @@
 #include <c10/core/DispatchKey.h>
 
 #include <exception>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "opreplay/call.h"
+#include "opreplay/device_timing.h"
+#include "opreplay/graph.h"
 #include "opreplay/operator.h"
 #include "opreplay/random.h"
 #include "opreplay/timing.h"
@@ -139,12 +142,44 @@ Samples time_python(const py::function& function, const TimingPlan& plan) {
   return measure(issue, [] {}, plan);
 }
 
+std::vector<Call> copied(const std::vector<Call*>& calls) {
+  std::vector<Call> copies;
+  for (const Call* call : calls) copies.push_back(*call);
+  return copies;
+}
+
 Samples time_rotated_calls(const std::vector<Call*>& calls,
                            const TimingPlan& plan,
                            const std::optional<at::Tensor>& evict) {
-  std::vector<Call> turn;
-  for (const Call* call : calls) turn.push_back(*call);
+  std::vector<Call> turn = copied(calls);
   return time_rotated(turn, plan, evict.value_or(at::Tensor()));
+}
+
+Cold cold_of(const std::string& name) {
+  if (name == "off") return Cold::kOff;
+  if (name == "all") return Cold::kAll;
+  if (name == "weights") return Cold::kWeights;
+  throw py::value_error("cold must be all, weights or off, got " + name);
+}
+
+DeviceTimes time_on_device(DeviceTimer& timer,
+                           const std::vector<Call*>& calls,
+                           const TimingPlan& plan,
+                           const std::string& cold) {
+  std::vector<Call> unit = copied(calls);
+  const Cold which = cold_of(cold);
+  const py::gil_scoped_release release;
+  return timer.time(unit, plan, which);
+}
+
+std::unique_ptr<Graph> make_graph(const std::vector<Call*>& calls,
+                                  const std::string& device,
+                                  int64_t times,
+                                  const std::string& mode) {
+  std::vector<Call> captured = copied(calls);
+  const GradMode grad = grad_mode(mode);
+  const py::gil_scoped_release release;
+  return std::make_unique<Graph>(std::move(captured), c10::Device(device), times, grad);
 }
 
 /// Gives errors of torch and of Python operators the Python type and text that torch gives them.
@@ -207,6 +242,27 @@ void bind_operators(py::module_& module) {
       .def("__len__", &OperatorIndex::size);
 }
 
+void bind_graph(py::module_& module) {
+  using released = py::call_guard<py::gil_scoped_release>;
+  py::class_<Graph>(module, "Graph")
+      .def(py::init(&make_graph),
+           py::arg("calls"),
+           py::arg("device"),
+           py::arg("times") = 1,
+           py::arg("mode") = "inference")
+      .def("replay", &Graph::replay, py::arg("n") = 1, released())
+      .def("synchronize", &Graph::synchronize, released())
+      .def("outputs", [](const Graph& graph) { return to_python(graph.outputs()); })
+      .def_property_readonly("calls", &Graph::calls)
+      .def_property_readonly("nodes", &Graph::nodes);
+  module.def(
+      "has_device_api",
+      [](const std::string& device) {
+        return find_device_api(c10::Device(device).type()) != nullptr;
+      },
+      py::arg("device"));
+}
+
 void bind_timing(py::module_& module) {
   py::class_<TimingPlan>(module, "TimingPlan")
       .def(py::init<>())
@@ -226,7 +282,22 @@ void bind_timing(py::module_& module) {
       .def_readonly("ns", &Samples::ns)
       .def_readonly("batch", &Samples::batch)
       .def_readonly("discarded", &Samples::discarded)
-      .def_readonly("stop_reason", &Samples::stop_reason);
+      .def_readonly("stop_reason", &Samples::stop_reason)
+      .def_readonly("route", &Samples::route)
+      .def_readonly("floor_ns", &Samples::floor_ns);
+
+  py::class_<DeviceTimes>(module, "DeviceTimes")
+      .def_readonly("host", &DeviceTimes::host)
+      .def_readonly("hot", &DeviceTimes::hot)
+      .def_readonly("cold", &DeviceTimes::cold)
+      .def_readonly("latency", &DeviceTimes::latency)
+      .def_readonly("notes", &DeviceTimes::notes);
+
+  py::class_<DeviceTimer>(module, "DeviceTimer")
+      .def(py::init([](const std::string& device) { return DeviceTimer(c10::Device(device)); }),
+           py::arg("device"))
+      .def("time", &time_on_device, py::arg("calls"), py::arg("plan"), py::arg("cold") = "all")
+      .def_property_readonly("cache_bytes", &DeviceTimer::cache_bytes);
 
   using released = py::call_guard<py::gil_scoped_release>;
   module.def("time_call", &time_call, py::arg("call"), py::arg("plan"), released());
@@ -283,6 +354,7 @@ PYBIND11_MODULE(_C, module) {
       .def_property_readonly("updates_arguments", &Call::updates_arguments);
 
   bind_timing(module);
+  bind_graph(module);
   bind_value_recorder(module);
   module.attr("RESTORE_LIMIT") = kRestoreLimit;
   module.attr("MAX_EMPTY_ARGUMENTS") = kMaxEmptyArguments;

@@ -21,6 +21,7 @@
 
 #include <hip/hip_runtime.h>
 #define OPREPLAY_VENDOR(name) hip##name
+#define OPREPLAY_WALL_TICKS_PER_US 100  // where a device counts slower, limits come later
 #define OPREPLAY_KERNEL __global__
 #define OPREPLAY_DEVICE __device__ inline
 #define OPREPLAY_HOST_DEVICE __host__ __device__ inline
@@ -29,6 +30,7 @@
 
 #include <cuda_runtime.h>
 #define OPREPLAY_VENDOR(name) cuda##name
+#define OPREPLAY_WALL_TICKS_PER_US 1000
 #define OPREPLAY_KERNEL __global__
 #define OPREPLAY_DEVICE __device__ inline
 #define OPREPLAY_HOST_DEVICE __host__ __device__ inline
@@ -63,6 +65,32 @@ OPREPLAY_DEVICE int32_t atomic_max(int32_t* at, int32_t value) { return atomicMa
 OPREPLAY_DEVICE uint32_t atomic_or(uint32_t* at, uint32_t value) { return atomicOr(at, value); }
 
 OPREPLAY_DEVICE uint32_t popcount(uint32_t bits) { return static_cast<uint32_t>(__popc(bits)); }
+
+/// Cycles of this core, whatever its clock is now.
+OPREPLAY_DEVICE uint64_t cycles() { return static_cast<uint64_t>(clock64()); }
+
+/// A clock of fixed rate, the same for all cores.
+OPREPLAY_DEVICE uint64_t wall_ticks() {
+#if defined(__HIP__) && defined(__HIP_DEVICE_COMPILE__)
+  return __builtin_amdgcn_s_memrealtime();
+#elif defined(__CUDA_ARCH__)
+  uint64_t ns;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
+  return ns;
+#else
+  return 0;
+#endif
+}
+inline int64_t wall_ticks_per_us() { return OPREPLAY_WALL_TICKS_PER_US; }
+
+/// Words in host memory, read and written past every cache.
+OPREPLAY_DEVICE uint32_t load_from_host(const uint32_t* at) {
+  return *static_cast<const volatile uint32_t*>(at);
+}
+OPREPLAY_DEVICE void store_to_host(uint32_t* at, uint32_t value) {
+  *static_cast<volatile uint32_t*>(at) = value;
+  __threadfence_system();
+}
 
 /// Threads of a block, and blocks of a grid at most: kernels stride over what is left.
 inline uint32_t default_threads() { return 256; }

@@ -1,7 +1,7 @@
 """The compiled part of opreplay; kept equal to the extension by a test."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -98,6 +98,58 @@ class Samples:
     def discarded(self) -> int: ...
     @property
     def stop_reason(self) -> str: ...
+    @property
+    def route(self) -> Literal["loop", "graph", "stream"]: ...
+    @property
+    def floor_ns(self) -> float:
+        """What work that does nothing takes on this route; 0 for a loop."""
+
+class DeviceTimes:
+    """What timing on a device found, for one unit of calls."""
+
+    @property
+    def host(self) -> Samples: ...
+    @property
+    def hot(self) -> Samples | None: ...
+    @property
+    def cold(self) -> Samples | None: ...
+    @property
+    def latency(self) -> Samples | None: ...
+    @property
+    def notes(self) -> list[str]: ...
+
+class DeviceTimer:
+    """Times calls on a device that has a back end; keeps streams, events, flush buffer, floors."""
+
+    def __init__(self, device: str) -> None: ...
+    def time(
+        self,
+        calls: Sequence[Call],
+        plan: TimingPlan,
+        cold: Literal["all", "weights", "off"] = "all",
+    ) -> DeviceTimes:
+        """Times one call, or several that run in their order as a unit."""
+    @property
+    def cache_bytes(self) -> int: ...
+
+class Graph:
+    """Calls captured once, to be replayed any number of times."""
+
+    def __init__(
+        self, calls: Sequence[Call], device: str, times: int = 1, mode: str = "inference"
+    ) -> None: ...
+    def replay(self, n: int = 1) -> None: ...
+    def synchronize(self) -> None: ...
+    def outputs(self) -> list[Any]:
+        """Outputs of the last captured call; a replay writes them anew."""
+    @property
+    def calls(self) -> int: ...
+    @property
+    def nodes(self) -> int:
+        """Kernels, copies and fills that were captured."""
+
+def has_device_api(device: str) -> bool:
+    """Whether this build can capture graphs and time calls on a type of device."""
 
 def time_call(call: Call, plan: TimingPlan) -> Samples: ...
 def time_rotated(calls: Sequence[Call], plan: TimingPlan, evict: Tensor | None) -> Samples: ...

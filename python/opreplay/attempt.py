@@ -19,7 +19,8 @@ from opreplay.recipes import find_recipe, list_recipes
 from opreplay.recipes.parameters import read_parameters
 from opreplay.resolve.call import ResolvedCall
 from opreplay.resolve.resolver import Resolver
-from opreplay.timing import measure
+from opreplay.stat import Timing
+from opreplay.timing import kernel_times, measure, profile_once
 from opreplay.trace.call import Reason, RecordedCall, Skipped
 
 __all__ = ["Attempt", "PreparedCall"]
@@ -159,16 +160,31 @@ class Attempt:
         """Times a prepared call; what it raises is the reason of the outcome."""
         torch.manual_seed(self._options.seed)  # operators that draw numbers draw the same ones
         try:
-            timing = measure(
-                prepared.inputs,
-                self._options.timing,
-                call=prepared.call,
-                mode=prepared.mode,
-            )
+            timing, kernels = self._time(prepared, known)
         except Exception as error:  # Operators are foreign code; what they raise fails the row.
-            broken = _DEVICE_ERROR.search(str(error)) is not None
+            broken = isinstance(error, torch.AcceleratorError) or bool(
+                _DEVICE_ERROR.search(str(error))
+            )
             return replace(_skip(known, self._classify(error, prepared)), device_broken=broken)
-        return replace(known, timing=timing, assumptions=(*known.assumptions, *timing.notes))
+        return replace(
+            known,
+            timing=timing,
+            kernels_us=kernels,
+            assumptions=(*known.assumptions, *timing.notes),
+        )
+
+    def _time(
+        self, prepared: PreparedCall, known: Outcome
+    ) -> tuple[Timing, dict[str, float] | None]:
+        """Measures a call and, on a device, names its kernels."""
+        options, call = self._options.timing, prepared.call
+        where = {"mode": prepared.mode, "device": self._device}
+        if options.profile_once and isinstance(call, _C.Call):
+            return profile_once(call, name=known.resolved_op or "opreplay", **where), None
+        timing = measure(prepared.inputs, options, call=call, **where)
+        if isinstance(call, _C.Call) and _C.has_device_api(self._device):
+            return timing, kernel_times(call, mode=prepared.mode)
+        return timing, None
 
     def _classify(self, error: Exception, prepared: PreparedCall) -> Skipped:
         """Tells a limit of the machine from a failure of the call."""

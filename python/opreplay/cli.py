@@ -30,7 +30,7 @@ from opreplay.report.reading import read_shown
 from opreplay.report.results import Report
 from opreplay.report.row import Row
 from opreplay.report.show import show_calls
-from opreplay.report.terminal import RowPrinter, make_console, print_totals
+from opreplay.report.terminal import RowPrinter, make_console, print_launch_bound, print_totals
 from opreplay.stat import TimingOptions
 from opreplay.trace import STEPS, Selection, Trace
 
@@ -210,6 +210,18 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
         help="for the tensors of one call, e.g. 8GiB (default: 80 %% of what is free)",
     )  # fmt: skip
     group.add_argument("--grad", action="store_true", help="record autograd")
+    group.add_argument(
+        "--warmup-ms", type=_positive, metavar="MS",
+        help="call it for this long before the first sample (default: 200 on an accelerator)",
+    )  # fmt: skip
+    group.add_argument(
+        "--cold", choices=("all", "weights", "off"), default="all",
+        help="which inputs are out of cache in the cold time (default: %(default)s)",
+    )  # fmt: skip
+    group.add_argument(
+        "--profile-once", action="store_true",
+        help="time nothing; make one warmed call inside a range, for ncu, nsys or rocprof",
+    )  # fmt: skip
 
 
 def _add_results(parser: argparse.ArgumentParser) -> None:
@@ -225,6 +237,10 @@ def _add_results(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--strict", action="store_true", help="take assumptions for failures; exit 1 on failures"
     )
+    group.add_argument(
+        "--sort", choices=("launch-bound",),
+        help="end with the calls that a graph would speed up, those that save most first",
+    )  # fmt: skip
     group.add_argument("--stop-on-error", action="store_true", help="end after the first failure")
 
 
@@ -287,6 +303,10 @@ def _replay_options(options: argparse.Namespace) -> ReplayOptions:
             relative_error=options.relative_error,
             grad=options.grad,
             raw=options.raw,
+            cold=options.cold != "off",
+            cold_arguments="weights" if options.cold == "weights" else "all",
+            warmup_ms=options.warmup_ms,
+            profile_once=options.profile_once,
         ),
         threads=options.threads,
         imports=tuple(options.imports),
@@ -324,6 +344,8 @@ def _run(options: argparse.Namespace) -> int:
         read=_reader(options),
         verbose=options.verbose,
     )
+    if options.sort:
+        print_launch_bound(report, make_console())
     if options.json is not None:
         report.write_json(options.json)
     if options.csv is not None:

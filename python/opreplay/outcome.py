@@ -34,5 +34,7 @@ class Outcome:
     """What chose the values of data-dependent arguments."""
     bytes: int | None = None
     """Bytes of all storages of the inputs."""
+    kernels_us: dict[str, float] | None = None
+    """Time of the kernels of one profiled call, by name [microseconds]; None on the CPU."""
     device_broken: bool = False
     """True if the process cannot use its device any more."""

@@ -308,6 +308,7 @@ def row_of(call: CallGroup | PlannedCall, answer: Outcome | Died | TimedOut) -> 
         recipe=outcome.recipe,
         schema=outcome.schema,
         timing=outcome.timing,
+        kernels_us=outcome.kernels_us,
     )
 
 

@@ -23,6 +23,14 @@ class TimingOptions:
     """Record autograd; the default is inference mode."""
     cold: bool = True
     """Also time the call with its inputs out of cache."""
+    cold_arguments: Literal["all", "weights"] = "all"
+    """Which inputs those are: on an accelerator "weights" leaves all warm but the large ones that
+    are only read. A CPU's caches are emptied as a whole."""
+    warmup_ms: float | None = None
+    """Calls run for this long before the first sample [milliseconds]; None means 200 on an
+    accelerator, besides `time_s`, and on the CPU 2 of it."""
+    profile_once: bool = False
+    """Time nothing: make one warmed call inside a range for a profiler from outside."""
     raw: bool = False
     """Keep the samples, at most 1,000 of them."""
 
@@ -32,6 +40,10 @@ class TimingOptions:
             raise ValueError(f"time_s must be a positive number of seconds, got {self.time_s = }")
         if not 0 < self.relative_error < 1:
             raise ValueError(f"relative_error must be in (0, 1), got {self.relative_error = }")
+        if self.cold_arguments not in ("all", "weights"):
+            raise ValueError(f"cold_arguments must be all or weights, got {self.cold_arguments!r}")
+        if self.warmup_ms is not None and not (0 < self.warmup_ms < math.inf):
+            raise ValueError(f"warmup_ms must be a positive number, got {self.warmup_ms = }")
         if self.min_samples < 2:
             raise ValueError(f"min_samples must be at least 2, got {self.min_samples = }")
 
@@ -55,11 +67,12 @@ class Stat:
     samples: int
     """Number of samples."""
     discarded: int
-    """Samples refused: zero or negative times."""
+    """Samples refused: zero or negative times; on a device also those under a throttled clock."""
     stop_reason: str
     """``relative_error``, ``time_limit`` or ``max_samples``."""
     floor: float
-    """What an empty operator with as many arguments takes, the timer included."""
+    """What an empty operator with as many arguments takes, the timer included; of device times,
+    what an empty kernel takes on the same route."""
     at_floor: bool
     """True if the median is under three times the floor."""
     route: Literal["loop", "graph", "stream", "python"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,8 +24,12 @@ __all__ = [
     "Timing",
     "TimingOptions",
     "do_bench",
+    "kernel_times",
     "last_level_cache_bytes",
     "measure",
+    "measure_unit",
+    "profile_once",
+    "sum_kernels",
     "time_call",
     "time_callable",
 ]
@@ -34,6 +39,8 @@ _MAX_ROTATED = 32
 _HOT_SHARE = 0.93
 _COLD_PASSES = 5
 _UNKNOWN_CACHE = 32 << 20
+_DEVICE_WARMUP_MS = 200.0
+_ONE_CALL = "one call for a profiler from outside: nothing was timed"
 
 
 def measure(
@@ -42,6 +49,7 @@ def measure(
     *,
     call: _C.Call | Callable[[], object],
     mode: str,
+    device: str = "cpu",
 ) -> Timing:
     """Times a prepared call, warm and (unless it is a Python callable) cold.
 
@@ -50,10 +58,13 @@ def measure(
         options: Time limit and exactness.
         call: A boxed call, or a callable that makes one call from Python.
         mode: "inference", "no_grad" or "grad".
+        device: Where the call runs.
     """
     if not isinstance(call, _C.Call):
         host = time_callable(call, options, mode=mode)
         return Timing(host, None, None, None, None, None, _gbps(inputs.bytes, host.median))
+    if _C.has_device_api(device):
+        return measure_unit([call], options, mode=mode, device=device)
     host = time_call(call, options, mode=mode)
     notes = []
     if call.updates_arguments and call.updated_bytes > _C.RESTORE_LIMIT:
@@ -74,6 +85,85 @@ def measure(
     return Timing(
         host, None, cold, None, None, None, _gbps(call.argument_bytes, host.median), tuple(notes)
     )
+
+
+def measure_unit(
+    calls: Sequence[_C.Call], options: TimingOptions, *, mode: str, device: str
+) -> Timing:
+    """Times calls that run in their order as one unit, on a device that has a back end.
+
+    Raises:
+        NotImplementedError: The device has none.
+    """
+    plan = _plan(options, mode)
+    plan.limit_ns = int(options.time_s * 1e9)
+    plan.warmup_ns = int((options.warmup_ms or _DEVICE_WARMUP_MS) * 1e6)
+    times = _device_timer(device).time(
+        calls, plan, options.cold_arguments if options.cold else "off"
+    )
+    arguments = sum(len(call.arguments()) for call in calls)
+    host = _stat(times.host, options, floor=_floor(arguments), route="loop")
+    hot, cold, latency = (
+        None
+        if found is None
+        else _stat(found, options, floor=found.floor_ns / 1000, route=found.route, scale=1e-3)
+        for found in (times.hot, times.cold, times.latency)
+    )
+    if hot is None:
+        return Timing(host, None, cold, latency, None, None, None, tuple(times.notes))
+    host_us = host.median / 1000
+    moved = sum(call.argument_bytes for call in calls)
+    return Timing(
+        host,
+        hot,
+        cold,
+        latency,
+        launch_bound=host_us > hot.median,
+        graph_gain=max(host_us, hot.median) / hot.median,
+        gbps=_gbps(moved, hot.median * 1000),
+        notes=tuple(times.notes),
+    )
+
+
+def profile_once(call: _C.Call, *, name: str, mode: str, device: str) -> Timing:
+    """Makes one warmed call inside a range, with the profiler of the device's vendor collecting.
+
+    The range is of NVTX or ROCTX. Nothing else runs inside it: ncu, nsys and rocprof see one call.
+    Its `host_ns` is the one call's, under whatever the profiler adds.
+    """
+    call.run(mode)
+    plan = _C.TimingPlan()
+    plan.mode = mode
+    plan.limit_ns = plan.warmup_ns = 1  # the first call is the only sample
+    kind = torch.device(device).type
+    if kind != "cpu":
+        torch.accelerator.synchronize(device)
+    with contextlib.ExitStack() as around:
+        if kind == "cuda":  # no torch.accelerator interface has ranges
+            around.enter_context(torch.cuda.profiler.profile())
+            around.enter_context(torch.cuda.nvtx.range(name))
+        samples = _C.time_call(call, plan)
+        if kind != "cpu":
+            torch.accelerator.synchronize(device)
+    once = _stat(samples, TimingOptions(), floor=_floor(len(call.arguments())), route="loop")
+    return Timing(once, None, None, None, None, None, None, (_ONE_CALL,))
+
+
+def kernel_times(call: _C.Call, *, mode: str) -> dict[str, float]:
+    """Makes one call under torch's profiler; returns its kernels' times by name [microseconds]."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        call.run(mode)
+        torch.accelerator.synchronize()
+    return sum_kernels(profiler.events())
+
+
+def sum_kernels(events: Iterable[Any]) -> dict[str, float]:
+    """Adds up the device time of a profile's kernels, by name, longest first [microseconds]."""
+    times: dict[str, float] = {}
+    for event in events:
+        if event.device_type.name != "CPU":
+            times[event.name] = times.get(event.name, 0.0) + event.device_time_total
+    return dict(sorted(times.items(), key=lambda item: -item[1]))
 
 
 def time_call(
@@ -162,7 +252,11 @@ def _plan(options: TimingOptions, mode: str) -> _C.TimingPlan:
     plan = _C.TimingPlan()
     plan.mode = mode
     plan.limit_ns = int(options.time_s * 1e9 * (_HOT_SHARE if options.cold else 1.0))
-    plan.warmup_ns = min(plan.warmup_ns, plan.limit_ns // 4)
+    if options.warmup_ms is None:
+        plan.warmup_ns = min(plan.warmup_ns, plan.limit_ns // 4)
+    else:
+        plan.warmup_ns = int(options.warmup_ms * 1e6)
+        plan.limit_ns += plan.warmup_ns
     plan.relative_error = options.relative_error
     plan.min_samples = options.min_samples
     return plan
@@ -195,6 +289,12 @@ def _cold_buffers() -> tuple[torch.Tensor, torch.Tensor]:
     """Room for the copies, and what is read to empty the caches; kept: page faults cost more."""
     size = 2 * (last_level_cache_bytes() or _UNKNOWN_CACHE)
     return torch.ones(size, dtype=torch.uint8), torch.ones(size, dtype=torch.uint8)
+
+
+@functools.cache
+def _device_timer(device: str) -> _C.DeviceTimer:
+    """One for each device: it keeps streams, events, the flush buffer and the floors."""
+    return _C.DeviceTimer(device)
 
 
 @functools.cache

@@ -15,7 +15,8 @@ from opreplay.trace.steps import parse_step
 FULL = row(
     overload="out", step="decode", batch=parse_step("step[DECODE bs=2]"), count=3,
     device=RecordedTimes(1.0, 2.0, 0.5), in_graph=True,
-    kernels_recorded=(("gemm", 2),), bytes=72, schemas_rejected=(("aten::mm.out", "too many"),),
+    kernels_recorded=(("gemm", 2),), kernels_us={"gemm": 1.5}, bytes=72,
+    schemas_rejected=(("aten::mm.out", "too many"),),
     detail="a detail", assumptions=("a guess",), recipe="zipf", schema="aten::mm(Tensor self)",
     timing=replace(
         timing(stat(raw=[1.0, 2.0]), hot=stat()), cold_us=stat(), latency_us=stat(),

@@ -15,6 +15,12 @@ namespace opreplay {
 /// How autograd sees a call.
 enum class GradMode { kInference, kNoGrad, kGrad };
 
+/// Which arguments of a call get storages of their own in a copy.
+enum class Copied {
+  kAll,      ///< every tensor
+  kWeights,  ///< those that hold a quarter of the call's bytes or more and are only read
+};
+
 /// Sets a mode for its lifetime on this thread.
 class OPREPLAY_API GradModeGuard {
  public:
@@ -61,7 +67,12 @@ class OPREPLAY_API Call {
 
   /// Copies with storages of their own, laid into `arena` (uint8; may be undefined) as far as they
   /// fit. Arguments that share a storage share it in each copy.
-  [[nodiscard]] std::vector<Call> copies(int64_t count, const at::Tensor& arena) const;
+  [[nodiscard]] std::vector<Call> copies(int64_t count,
+                                         const at::Tensor& arena,
+                                         Copied what = Copied::kAll) const;
+
+  /// Bytes of the storages that a copy has to itself.
+  [[nodiscard]] int64_t copied_bytes(Copied what) const;
 
   /// Copies of the bytes of the updated arguments, for `restore`.
   [[nodiscard]] std::vector<at::Tensor> updated_values() const;

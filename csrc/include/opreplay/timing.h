@@ -42,10 +42,16 @@ struct Samples {
   std::vector<double> ns;
   /// Calls per sample.
   int64_t batch = 0;
-  /// Samples refused because their time was zero or negative.
+  /// Samples refused: a time that was zero or negative, on a device also a clock under 75 % of the
+  /// steady one.
   int64_t discarded = 0;
   /// "relative_error", "time_limit" or "max_samples".
   std::string stop_reason;
+  /// "loop"; on a device also "graph" or "stream".
+  std::string route = "loop";
+  /// What work that does nothing takes on this route [nanoseconds]; zero where that is measured
+  /// apart (empty_call).
+  double floor_ns = 0;
 };
 
 /// Times `issue(n)`, which must make n calls. `before_sample` runs outside the window.

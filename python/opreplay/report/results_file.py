@@ -79,6 +79,7 @@ def read_row(node: Node) -> Row:
         device=recorded.field("device", lambda times: times.optional(_read_times)),
         in_graph=node.field("in_graph", Node.flag),
         kernels_recorded=node.field("kernels_recorded", lambda kernels: kernels.each(_read_kernel)),
+        kernels_us=node.field("kernels_us", lambda kernels: kernels.optional(_read_numbers)),
         bytes=node.field("bytes", lambda size: size.optional(Node.count)),
         schemas_rejected=node.field("schemas_rejected", lambda all: all.each(_read_rejected)),
         reason=node.field("reason", lambda one: one.optional(lambda it: it.choice(REASONS))),
@@ -123,9 +124,11 @@ def _reader(annotation: str) -> Callable[[Node], Any]:
 
 
 def _read_texts(node: Node) -> dict[str, str]:
-    if not isinstance(node.value, dict):
-        raise node.error("an object")
-    return {name: node.field(name, Node.text) for name in node.value}
+    return dict(node.items(Node.text))
+
+
+def _read_numbers(node: Node) -> dict[str, float]:
+    return dict(node.items(Node.number))
 
 
 _READERS: dict[str, Callable[[Node], Any]] = {

@@ -85,6 +85,8 @@ class Row:
     """What was measured; None unless the status is ok."""
     batch: Step | None = None
     """Batch of that step, as far as the trace tells it."""
+    kernels_us: dict[str, float] | None = None
+    """Time of the kernels of one profiled replay, by name [microseconds]; None on the CPU."""
 
     def __post_init__(self) -> None:
         """Checks that a row has a timing or a reason."""
@@ -152,7 +154,7 @@ class Row:
             "kernels_recorded": [
                 {"name": name, "count": count} for name, count in self.kernels_recorded
             ],
-            "kernels_us": None,
+            "kernels_us": self.kernels_us,
             "bytes": self.bytes,
             "schemas_rejected": [
                 {"schema": schema, "why": why} for schema, why in self.schemas_rejected

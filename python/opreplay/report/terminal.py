@@ -8,7 +8,7 @@ from rich.table import Table
 from opreplay.report.results import Report, Share, share_of
 from opreplay.report.row import Row
 
-__all__ = ["RowPrinter", "make_console", "print_totals"]
+__all__ = ["RowPrinter", "make_console", "print_launch_bound", "print_totals"]
 
 _PIPE_WIDTH = 160
 _LEAST_OP_WIDTH = 24
@@ -90,6 +90,41 @@ def print_totals(report: Report, console: Console) -> None:
     console.print()
     console.print(table)
     _print_notes(report, console)
+
+
+def print_launch_bound(report: Report, console: Console) -> None:
+    """Prints the calls that cost the host more than the device, those that a graph saves most on.
+
+    What it saves is the host's time above the device's, once for each recorded call.
+    """
+    bound = [
+        (row, host_us, row.timing.hot_us.median, row.timing.graph_gain)
+        for row in report.rows
+        if row.timing is not None and row.timing.hot_us is not None and row.timing.launch_bound
+        if (host_us := row.timing.host_ns.median / 1000)
+    ]
+    console.print()
+    if not bound:
+        measured = any(row.timing is not None and row.timing.hot_us for row in report.rows)
+        console.print(
+            "No call is launch-bound." if measured else "Nothing was timed on an accelerator."
+        )
+        return
+    table = Table(box=None, pad_edge=False, show_edge=False)
+    table.add_column("launch-bound")
+    for heading in ("count", "host us", "hot us", "graph gain", "saves ms"):
+        table.add_column(heading, justify="right")
+    saved = {id(row): row.count * (host_us - hot_us) for row, host_us, hot_us, _ in bound}
+    for row, host_us, hot_us, gain in sorted(bound, key=lambda entry: -saved[id(entry[0])]):
+        table.add_row(
+            _shortened(row.op, _MOST_OP_WIDTH),
+            f"{row.count:,}",
+            f"{host_us:.2f}",
+            f"{hot_us:.2f}",
+            f"{gain:.2f}x",
+            f"{saved[id(row)] / 1000:.3f}",
+        )
+    console.print(table)
 
 
 def _print_notes(report: Report, console: Console) -> None:

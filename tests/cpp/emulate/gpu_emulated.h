@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -147,6 +148,20 @@ inline int32_t atomic_max(int32_t* at, int32_t value) {
 }
 
 inline uint32_t popcount(uint32_t bits) { return static_cast<uint32_t>(__builtin_popcount(bits)); }
+
+/// Both clocks are the CPU's own; one tick is a nanosecond.
+inline uint64_t wall_ticks() {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                   std::chrono::steady_clock::now().time_since_epoch())
+                                   .count());
+}
+inline uint64_t cycles() { return wall_ticks(); }
+inline int64_t wall_ticks_per_us() { return 1000; }
+
+inline uint32_t load_from_host(const uint32_t* at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
+inline void store_to_host(uint32_t* at, uint32_t value) {
+  __atomic_store_n(at, value, __ATOMIC_RELAXED);
+}
 
 inline uint32_t default_threads() { return emulated::settings().threads; }
 inline uint32_t default_blocks() { return emulated::settings().blocks; }
