@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from kineto_events import event, op, trace_of
+from test_docs import PAGES, steps
 
 import opreplay
 from opreplay.calls import _kept_resolver
@@ -510,6 +511,13 @@ def test_r8_r9_all_tests_are_collected_without_a_gpu():
     assert done.returncode == 0, done.stdout[-2000:]
     files = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
     assert files == {Path(name).name for name in re.findall(r"^(\S+\.py)::", done.stdout, re.M)}
+
+
+def test_r11_the_page_for_tracelens_is_linked_and_its_examples_run():
+    page = ROOT / "docs" / "from-tracelens.md"
+    assert page in PAGES
+    assert len(list(steps(page))) >= 5
+    assert "docs/from-tracelens.md" in (ROOT / "README.md").read_text()
 
 
 def test_r17_parameters_reach_the_recipe_by_tracelens_names_and_unknown_ones_are_errors():
