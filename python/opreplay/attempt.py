@@ -15,7 +15,7 @@ from opreplay.inputs import Inputs, default_memory_budget, make_inputs
 from opreplay.options import ReplayOptions
 from opreplay.outcome import Outcome
 from opreplay.plan import PlannedCall, PlannedOperator, resolved
-from opreplay.recipes import find_recipe, list_recipes
+from opreplay.recipes import Recipe, find_recipe, list_recipes
 from opreplay.recipes.parameters import read_parameters
 from opreplay.resolve.call import ResolvedCall
 from opreplay.resolve.resolver import Resolver
@@ -116,6 +116,10 @@ class Attempt:
             return _skip(known, refused)
         return self.measure(prepared, known)
 
+    def refresh(self) -> None:
+        """Reads the dispatcher again, for libraries that were loaded since."""
+        self._resolver.refresh()
+
     def resolve(self, job: RecordedCall | PlannedCall) -> ResolvedCall | Skipped:
         """Finds the operator of a call and checks that it can run here."""
         if isinstance(job, RecordedCall):
@@ -127,8 +131,15 @@ class Attempt:
             batch = job.batch
         return found if isinstance(found, Skipped) else replace(found, batch=batch)
 
-    def prepare(self, call: ResolvedCall) -> PreparedCall | Skipped:
-        """Makes the inputs of a call and puts it together."""
+    def prepare(
+        self, call: ResolvedCall, *, recipe: Recipe | None = None
+    ) -> PreparedCall | Skipped:
+        """Makes the inputs of a call and puts it together.
+
+        Args:
+            call: The call.
+            recipe: A recipe for this call alone; the default is the registered one.
+        """
         budget = self._options.memory_budget or default_memory_budget(self._device)
         inputs = make_inputs(
             call,
@@ -136,6 +147,7 @@ class Attempt:
             seed=self._options.seed,
             memory_budget=budget,
             parameters=self._options.recipe_parameters,
+            recipe=recipe,
         )
         if isinstance(inputs, Skipped):
             return inputs
@@ -144,12 +156,16 @@ class Attempt:
             _require_gradients(call, inputs)
         else:
             mode = "no_grad" if call.needs_autograd else "inference"
+        return PreparedCall(call, inputs, self.with_arguments(call, inputs.arguments), mode)
+
+    def with_arguments(
+        self, call: ResolvedCall, arguments: Sequence[Any]
+    ) -> _C.Call | Callable[[], object]:
+        """Puts a call together with these arguments in schema order."""
         if call.schema is None:
             function = self._resolver.python_callable(call)
-            arguments = inputs.arguments
-            return PreparedCall(call, inputs, lambda: function(*arguments), mode)
-        operator = self._resolver.operator(call)
-        return PreparedCall(call, inputs, _C.Call(operator, inputs.arguments), mode)
+            return lambda: function(*arguments)
+        return _C.Call(self._resolver.operator(call), arguments)
 
     def _refused(self, assumptions: Sequence[str]) -> Skipped | None:
         if not (self._options.strict and assumptions):

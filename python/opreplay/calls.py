@@ -13,9 +13,10 @@ from opreplay.trace.call import RecordedCall, Skipped
 
 if TYPE_CHECKING:
     from opreplay import _C
+    from opreplay.attempt import Attempt
     from opreplay.resolve.resolver import Resolver
 
-__all__ = ["prepare", "resolve"]
+__all__ = ["attempt_for", "prepare", "resolve", "resolve_with"]
 
 
 def resolve(call: RecordedCall, *, options: ReplayOptions | None = None) -> ResolvedCall | Skipped:
@@ -28,7 +29,7 @@ def resolve(call: RecordedCall, *, options: ReplayOptions | None = None) -> Reso
     Returns:
         The operator with typed arguments, or why it cannot run here.
     """
-    return _resolver(options or ReplayOptions()).resolve(call)
+    return resolve_with(attempt_for(options or ReplayOptions()), call)
 
 
 def prepare(
@@ -44,27 +45,33 @@ def prepare(
         What `time_call` times; a function without parameters, for `time_callable`, where the
         operator has no schema; or why the call cannot be made here.
     """
-    from opreplay.attempt import Attempt
-
-    options = options or ReplayOptions()
-    resolver = _resolver(options)
-    found = resolver.resolve(call) if isinstance(call, RecordedCall) else call
+    attempt = attempt_for(options or ReplayOptions())
+    found = resolve_with(attempt, call) if isinstance(call, RecordedCall) else call
     if isinstance(found, Skipped):
         return found
-    prepared = Attempt(options, device=_device(options), resolver=resolver).prepare(found)
+    prepared = attempt.prepare(found)
     return prepared if isinstance(prepared, Skipped) else prepared.call
 
 
-def _device(options: ReplayOptions) -> str:
+def resolve_with(attempt: Attempt, call: RecordedCall) -> ResolvedCall | Skipped:
+    """Resolves a call, and again if a library may have registered its operator meanwhile."""
+    found = attempt.resolve(call)
+    if isinstance(found, Skipped) and found.reason == "operator_unresolved":
+        attempt.refresh()
+        found = attempt.resolve(call)
+    return found
+
+
+def attempt_for(options: ReplayOptions) -> Attempt:
+    """Returns what takes single calls through the rooms with these options."""
+    from opreplay.attempt import Attempt
     from opreplay.environment import default_device
 
-    return options.device or default_device()
-
-
-def _resolver(options: ReplayOptions) -> Resolver:
     for namespace, modules in options.namespaces.items():
         register_namespace(namespace, *modules)
-    return _kept_resolver(options.imports, options.allow_mismatch, _device(options))
+    device = options.device or default_device()
+    resolver = _kept_resolver(options.imports, options.allow_mismatch, device)
+    return Attempt(options, device=device, resolver=resolver)
 
 
 @functools.lru_cache(maxsize=8)

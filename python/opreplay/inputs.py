@@ -71,6 +71,7 @@ def make_inputs(
     memory_budget: int,
     copies: int = 0,
     parameters: Mapping[str, str] | None = None,
+    recipe: Recipe | None = None,
 ) -> Inputs | Skipped:
     """Allocates and fills the arguments of a call.
 
@@ -82,7 +83,7 @@ def make_inputs(
     zero is the index that exists in every table; that is an assumption. Bools are true or false
     with equal odds. Output buffers stay as allocated; tensors that the operator changes in place
     are read by it and filled like any other. Where the trace holds the values of all integers that
-    the call reads, it gets those.
+    the call reads, it gets those, unless a recipe of the user chooses.
 
     Args:
         resolved: The call.
@@ -91,12 +92,13 @@ def make_inputs(
         memory_budget: Bytes that all storages and their copies may take.
         copies: How many copies of all storages will be made besides.
         parameters: What the user set for recipes, by name; names of other recipes are passed over.
+        recipe: A recipe for this call alone; the default is the registered one, if there is one.
 
     Returns:
         The inputs; Skipped with ``over_memory_budget``, ``recipe_failed``, or
         ``backend_missing`` where the device has no tensors of a dtype.
     """
-    recipe = find_recipe(resolved.resolved_op)
+    recipe = recipe or find_recipe(resolved.resolved_op)
     needed = _needed_bytes(resolved)
     shrunk: tuple[str, ...] = ()
     if needed * (1 + copies) > memory_budget:
@@ -124,7 +126,8 @@ def make_inputs(
             for tensor in call.present(name):
                 tensor.fill()
         assumptions = call.assumptions if recipe is not None else _zeroed_integers(resolved)
-        if recorded := _recorded_contents(resolved):
+        chosen_by_user = recipe is not None and recipe.origin == "user"
+        if not chosen_by_user and (recorded := _recorded_contents(resolved)):
             if obstacle := _obstacle(resolved, call):
                 assumptions += (f"recorded values of {', '.join(recorded)} not used: {obstacle}",)
             else:
@@ -325,6 +328,7 @@ def _allocate(
         chosen,
         reads_step=reads_step,
         seed=seed,
+        overload=resolved.overload,
     )
     return call, tuple(arguments)
 

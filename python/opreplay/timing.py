@@ -30,6 +30,7 @@ __all__ = [
     "measure_unit",
     "profile_once",
     "sum_kernels",
+    "time_block",
     "time_call",
     "time_callable",
 ]
@@ -182,6 +183,37 @@ def time_callable(
     options = options or TimingOptions()
     samples = _C.time_python(fn, _plan(options, mode))
     return _stat(samples, options, floor=_python_floor(), route="python")
+
+
+def time_block(
+    fn: Callable[[], object], *, warmup: int, steps: int, wait: Callable[[], None] | None
+) -> float:
+    """Times calls in a row as one block; returns the mean of a call [nanoseconds].
+
+    Args:
+        fn: What to time.
+        warmup: Calls before the clock starts.
+        steps: Calls in the block.
+        wait: Called before the clock starts and at the end of the block; waits for the device.
+    """
+    if not (warmup >= 0 and steps > 0):
+        raise ValueError(f"warmup and steps are counts, got {warmup = }, {steps = }")
+
+    def block() -> None:
+        for _ in range(steps):
+            fn()
+        if wait is not None:
+            wait()
+
+    for _ in range(warmup):
+        fn()
+    if wait is not None:
+        wait()
+    plan = _C.TimingPlan()
+    plan.mode = "grad" if torch.is_grad_enabled() else "no_grad"
+    plan.warmup_ns = 0
+    plan.max_batch = plan.min_samples = plan.max_samples = 1
+    return float(_C.time_python(block, plan).ns[0]) / steps
 
 
 def do_bench(

@@ -17,6 +17,7 @@ from opreplay.recipes.registry import (
     find_recipe,
     list_recipes,
     recipe,
+    register_recipe,
     registering_as,
     remove_recipe,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "find_recipe",
     "list_recipes",
     "recipe",
+    "register_recipe",
     "remove_recipe",
     "run_operator",
 ]

@@ -263,6 +263,7 @@ class RecipeCall:
         *,
         reads_step: bool = False,
         seed: int = 0,
+        overload: str = "",
     ) -> None:
         """Takes what was materialised.
 
@@ -274,9 +275,12 @@ class RecipeCall:
             parameters: Values of the parameters that the recipe declares.
             reads_step: Whether the recipe declares that it reads the step.
             seed: Seed of the run.
+            overload: Name of the overload that runs.
         """
         self.op = op
         """Name of the operator that runs, without overload."""
+        self.overload = overload
+        """Name of its overload; empty for the default one."""
         self.seed = seed
         """Seed of the run, for what the table builders draw."""
         self._batch = batch
@@ -314,6 +318,10 @@ class RecipeCall:
     def parameter(self, name: str) -> ParameterValue:
         """Returns the value of a parameter that the recipe declares."""
         return self._parameters[name]
+
+    def choose(self, parameters: Mapping[str, ParameterValue]) -> None:
+        """Sets the values of parameters, for a recipe that runs another one on its call."""
+        self._parameters = parameters
 
     def assume(self, sentence: str) -> None:
         """Tells the user of a guess that the trace does not confirm."""

@@ -23,6 +23,7 @@ __all__ = [
     "find_recipe",
     "list_recipes",
     "recipe",
+    "register_recipe",
     "remove_recipe",
 ]
 
@@ -174,6 +175,11 @@ def recipe(
         return function
 
     return register
+
+
+def register_recipe(made: Recipe) -> None:
+    """Registers a recipe as it is; `recipe` makes one of a function."""
+    _registry.add(made)
 
 
 def find_recipe(op: str) -> Recipe | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["PYTHON_NUMBER_DTYPES", "SCALAR_TYPES", "dtype_of_name"]
+__all__ = ["PYTHON_NUMBER_DTYPES", "SCALAR_TYPES", "dtype_of_name", "profiler_name"]
 
 
 def _torch_dtypes(*names: str) -> tuple[torch.dtype | None, ...]:
@@ -74,3 +74,12 @@ PYTHON_NUMBER_DTYPES = frozenset({torch.float64, torch.int64, torch.bool, torch.
 def dtype_of_name(name: str) -> torch.dtype | None:
     """Returns the dtype that a profiler's type name stands for; None if it names no dtype."""
     return _BY_NAME.get(name)
+
+
+def profiler_name(dtype: torch.dtype) -> str:
+    """Returns the name that the profiler records for a dtype.
+
+    Raises:
+        KeyError: The profiler has no name for it.
+    """
+    return _NAMES[str(dtype).removeprefix("torch.")][0]

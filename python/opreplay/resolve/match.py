@@ -15,7 +15,15 @@ if TYPE_CHECKING:
 
     from opreplay._C import Operator, Parameter
 
-__all__ = ["Match", "StringDefault", "fit", "positional_arguments", "storage_extent"]
+__all__ = [
+    "Match",
+    "StringDefault",
+    "enum_number",
+    "fit",
+    "positional_arguments",
+    "storage_extent",
+    "tensor_spec",
+]
 
 StringDefault = Callable[[str, Mapping[str, TensorSpec]], str | None]
 """Gives the text of a required string argument from its name and the call's tensors, or None."""
@@ -133,6 +141,14 @@ def positional_arguments(
         except _Lost as loss:
             return Skipped(loss.skipped.reason, f"{name}: {loss.skipped.detail}")
     return tuple(arguments), tuple(reader.assumptions)
+
+
+def enum_number(value: TorchValue) -> int | str | None:
+    """Returns what is recorded for a value: torch's number, a device's text, or None."""
+    for kind, of_torch in _ENUM_VALUES.items():
+        if of_torch == value.kind:
+            return _ENUMS[kind].index(value.text)
+    return (value.text or "cpu") if value.kind == "device" else None
 
 
 def storage_extent(arguments: tuple[Argument, ...]) -> tuple[Argument, ...]:

@@ -93,8 +93,9 @@ class Namespaces:
                 f"nothing says which module registers {namespace}::; name it with --import MODULE "
                 "or opreplay.register_namespace"
             )
-        if namespace in self._failed and self._failed[namespace][0] == modules:
-            return self._failed[namespace][1]
+        if namespace in self._failed and self._failed[namespace][0] is modules:
+            return self._failed[namespace][1]  # a new registration is another tuple
+        importlib.invalidate_caches()  # the modules may have been written since
         imported, failures = [], []
         for name in modules:
             try:

@@ -90,6 +90,10 @@ class Resolver:
         typed = self._choose(call, call.arguments, name, overloads)
         return typed if isinstance(typed, Skipped) else self.check(typed)
 
+    def refresh(self) -> None:
+        """Reads the dispatcher again, for libraries that were loaded since."""
+        self._index.refresh()
+
     def check(self, resolved: ResolvedCall) -> ResolvedCall | Skipped:
         """Says whether a typed call, perhaps of a plan made elsewhere, can run here.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opreplay.trace.call import RecordedArgument
 
-__all__ = ["read_execution_arguments"]
+__all__ = ["event_of_values", "read_execution_arguments"]
 
 _SCALARS = frozenset({"Int", "Double", "Bool", "ComplexDouble"})
 _LIST = "GenericList["
@@ -107,3 +107,53 @@ def _whole(value: Any) -> int:
 
 def _sizes(entry: Any) -> tuple[int, ...]:
     return tuple(_whole(size) for size in entry)
+
+
+def event_of_values(name: str, arguments: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns an event of the operator `name` whose inputs are given by schema type and value.
+
+    Args:
+        name: Operator name.
+        arguments: Schema type and value of each argument. A tensor is a mapping with ``shape``,
+            ``dtype`` and ``strides``, a complex number is text.
+
+    Raises:
+        KeyError: A tensor lacks a field, or a value is of no kind that JSON has.
+    """
+    kinds: list[str] = []
+    values: list[Any] = []
+    shapes: list[Any] = []
+    strides: list[Any] = []
+    for number, (schema_type, value) in enumerate(arguments):
+        kinds.append(_kind_of(schema_type, value))
+        tensor = isinstance(value, Mapping)
+        values.append([number, 0] if tensor else value)
+        listed = isinstance(value, list) and any(isinstance(item, Mapping) for item in value)
+        for sizes, key in ((shapes, "shape"), (strides, "strides")):
+            if listed:
+                sizes.append([[] if item is None else item[key] for item in value])
+            else:
+                sizes.append(value[key] if tensor else [])
+    inputs = {"types": kinds, "values": values, "shapes": shapes, "strides": strides}
+    return {"name": name, "args": {"execution_inputs": inputs}}
+
+
+_KIND_OF_NUMBER = {bool: "Bool", int: "Int", float: "Double"}
+
+
+def _kind_of(schema_type: str, value: Any) -> str:
+    """The recorder's name of the kind of a value."""
+    if value is None:
+        return "None"
+    if isinstance(value, Mapping):
+        return f"Tensor({value['dtype']})"
+    if isinstance(value, list):
+        element = schema_type.partition("[")[0]
+        undefined = "Tensor(nullptr (uninitialized))"
+        kinds = [undefined if item is None else _kind_of(element, item) for item in value]
+        return f"{_LIST}{','.join(kinds)}]"
+    if isinstance(value, str):
+        if schema_type.startswith("Device"):
+            return "Device"
+        return "ComplexDouble" if schema_type.startswith("Scalar") else "String"
+    return _KIND_OF_NUMBER[type(value)]
