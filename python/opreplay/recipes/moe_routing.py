@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast
 
@@ -84,9 +83,8 @@ class Experts:
 
 
 def found(call: RecipeCall, *names: str) -> str | None:
-    """Returns the argument with one of these names, in upper or lower case, that is not None."""
-    there = {name.lower(): name for name in call.names if call.has(name)}
-    return next((there[name.lower()] for name in names if name.lower() in there), None)
+    """Returns the first argument that has one of these names and is not None."""
+    return next((name for name in call.named(*names) if call.has(name)), None)
 
 
 def tensor(call: RecipeCall, *names: str) -> InputTensor:
@@ -152,7 +150,7 @@ def distribution(call: RecipeCall) -> str:
 
 def fill_quantized(call: RecipeCall) -> None:
     """Gives quantised operands random bits, and scales, which must be positive, values near one."""
-    for operand in _present(call, _PACKED):
+    for operand in call.present(*call.named(*_PACKED)):
         if not operand.is_real and operand.dtype.itemsize <= 4:
             operand.fill_integers(-(1 << 31), 1 << 31)
     call.fill_floats(0.5, 1.5, *(name for name in call.names if _is_scale(name)))
@@ -160,8 +158,3 @@ def fill_quantized(call: RecipeCall) -> None:
 
 def _is_scale(name: str) -> bool:
     return "scale" in name.lower() or name in ("alpha", "alphas")
-
-
-def _present(call: RecipeCall, names: Iterable[str]) -> list[InputTensor]:
-    wanted = {name.lower() for name in names}
-    return call.present(*(name for name in call.names if name.lower() in wanted))
