@@ -9,7 +9,7 @@ import torch
 
 from opreplay.recipes.call import InputTensor, RecipeCall, RecipeError
 from opreplay.recipes.parameters import Parameter
-from opreplay.tables.load import LoadStats
+from opreplay.tables.load import load_stats
 from opreplay.tables.moe import Distribution, Routing, topk_routing
 
 __all__ = [
@@ -121,16 +121,12 @@ def draw(
 
 
 def describe(
-    call: RecipeCall,
-    routing: Routing,
-    experts: Experts,
-    *,
-    table: LoadStats | None = None,
-    block: int | None = None,
+    call: RecipeCall, routing: Routing, experts: Experts, *, block: int | None = None
 ) -> str:
-    """Says in a line what was drawn, and how many rows a sorted table of it has."""
+    """Says in a line how the experts here are loaded, and how many rows their blocks have."""
     tokens, top_k = routing.topk_ids.shape
-    stats = table or routing.stats()
+    counts = torch.bincount(routing.topk_ids.flatten(), minlength=experts.total)[: experts.here]
+    stats = load_stats(counts)
     here = "" if experts.all_here else f", {experts.here} here"
     told = (
         f"{tokens} tokens of {top_k} of {experts.total} experts{here}, {distribution(call)}; "
@@ -138,7 +134,8 @@ def describe(
     )
     if block is None:
         return told
-    return f"{told}; {stats.padded_rows} rows in blocks of {block} for {stats.real_rows} pairs"
+    rows = int((counts + (block - 1)).div(block, rounding_mode="floor").sum()) * block
+    return f"{told}; {rows} rows in blocks of {block} for {stats.real_rows} pairs"
 
 
 def distribution(call: RecipeCall) -> str:
