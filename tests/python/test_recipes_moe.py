@@ -140,7 +140,8 @@ def test_aiter_kernels_read_each_pair_once_with_its_slot(tmp_path, op):
         weights=given(a, "sorted_weights", "topk_weight"),
     )  # fmt: skip
     assert a.recipe.startswith(f"{M} tokens of {K} of {E} experts, uniform; 8 active, max/mean")
-    assert a.recipe.endswith(f"rows in blocks of {BLOCK} for {pairs} pairs")
+    rows = int(given(a, "num_valid_ids", "max_token_ids", "cumsum_tensor")[0])
+    assert a.recipe.endswith(f"; {rows} rows in blocks of {BLOCK} for {pairs} pairs")
     rule.positive(*(t for n, t in vars(a).items() if "_scale" in n and is_float(t)))
 
 
@@ -173,6 +174,8 @@ def test_a_rank_of_four_reads_the_pairs_of_its_experts_alone(tmp_path):
     )  # fmt: skip
     assert 0 < pairs < M * K / 2
     assert f"of {4 * E} experts, {E} here" in a.recipe
+    rows = int(a.num_valid_ids[0])
+    assert a.recipe.endswith(f"; {rows} rows in blocks of {BLOCK} for {pairs} pairs")
     assert a.assumptions == ("nothing tells which of 32 experts are here, the first 8 were",)
 
 
@@ -280,7 +283,7 @@ def test_vllm_kernels_read_each_pair_once(tmp_path, op):
     for order in a.perm_or_none if given(a, "perm_or_none") is not None else ():
         rule.permutation(order, D)
     rule.positive(*(t for n, t in vars(a).items() if "scale" in n and is_float(t)))
-    assert a.recipe.endswith(f"rows in blocks of {BLOCK} for {M * K} pairs")
+    assert a.recipe.endswith(f"; {int(total)} rows in blocks of {BLOCK} for {M * K} pairs")
 
 
 def test_the_old_marlin_kernel_gets_ids_and_their_table(tmp_path):

@@ -85,7 +85,7 @@ def tensor_named(call: RecipeCall, names: Sequence[str]) -> InputTensor | None:
 
 def number_named(call: RecipeCall, names: Sequence[str]) -> int | None:
     """Returns the number under the first of some names; None where the call has none."""
-    for name in _there(call, names):
+    for name in call.named(*names):
         value = call.value(name)
         if isinstance(value, int):
             return value
@@ -216,10 +216,4 @@ def _write_pages(call: RecipeCall, batch: Batch, pool: Pool) -> None:
 
 
 def _tensors(call: RecipeCall, names: Sequence[str]) -> list[InputTensor]:
-    return [call.tensor(name) for name in _there(call, names) if call.has_tensor(name)]
-
-
-def _there(call: RecipeCall, names: Sequence[str]) -> list[str]:
-    """Returns the arguments that have one of some names, in the order of these."""
-    by_name = {name.lower(): name for name in call.names}
-    return [by_name[name.lower()] for name in names if name.lower() in by_name]
+    return [call.tensor(name) for name in call.named(*names) if call.has_tensor(name)]

@@ -352,6 +352,14 @@ class RecipeCall:
         """Names of all arguments, in schema order."""
         return tuple(self._values)
 
+    def named(self, *names: str) -> list[str]:
+        """Returns the arguments that have one of some names, whatever their case, in that order.
+
+        Libraries call the same argument by several names; None counts as there.
+        """
+        there = {name.lower(): name for name in self.names}
+        return [there[name.lower()] for name in names if name.lower() in there]
+
     def has(self, name: str) -> bool:
         """Tells whether there is an argument of that name and it is not None."""
         return self._values.get(name) is not None

@@ -83,7 +83,7 @@ def align_block_size(call: RecipeCall) -> str:
     blocks = tensor(call, "experts_ids", "expert_ids")
     _check_blocks(places, blocks, block)
     mapped = found(call, *EXPERT_MAP)
-    table = moe_align_block_size(
+    moe_align_block_size(  # Raises where the buffer is too short.
         routing.topk_ids,
         experts.total,
         block,
@@ -93,7 +93,7 @@ def align_block_size(call: RecipeCall) -> str:
     # Callers that leave the padding to themselves have written it before.
     pairs = routing.topk_ids.numel()
     places.fill_integers(pairs, pairs + 1)
-    return describe(call, routing, experts, table=table.stats(), block=block)
+    return describe(call, routing, experts, block=block)
 
 
 @recipe("_moe_C::moe_lora_align_block_size", parameters=PARAMETERS)
@@ -117,7 +117,7 @@ def sorting(call: RecipeCall) -> str:
     places, block = call.tensor("sorted_token_ids"), call.value("unit_size")
     _check_blocks(places, call.tensor("sorted_expert_ids"), block)
     masked = found(call, *EXPERT_MASK)
-    table = moe_sorting(
+    moe_sorting(  # Raises where the buffer is too short.
         routing.topk_ids,
         routing.topk_weights,
         call.value("num_experts"),
@@ -125,7 +125,7 @@ def sorting(call: RecipeCall) -> str:
         expert_mask=call.tensor(masked).value if masked else None,
         length=places.numel,
     )
-    return describe(call, routing, experts, table=table.stats(), block=block)
+    return describe(call, routing, experts, block=block)
 
 
 def _check_blocks(places: InputTensor, experts: InputTensor, block: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast
 
@@ -10,7 +9,7 @@ import torch
 
 from opreplay.recipes.call import InputTensor, RecipeCall, RecipeError
 from opreplay.recipes.parameters import Parameter
-from opreplay.tables.load import LoadStats
+from opreplay.tables.load import load_stats
 from opreplay.tables.moe import Distribution, Routing, topk_routing
 
 __all__ = [
@@ -84,9 +83,8 @@ class Experts:
 
 
 def found(call: RecipeCall, *names: str) -> str | None:
-    """Returns the argument with one of these names, in upper or lower case, that is not None."""
-    there = {name.lower(): name for name in call.names if call.has(name)}
-    return next((there[name.lower()] for name in names if name.lower() in there), None)
+    """Returns the first argument that has one of these names and is not None."""
+    return next((name for name in call.named(*names) if call.has(name)), None)
 
 
 def tensor(call: RecipeCall, *names: str) -> InputTensor:
@@ -123,16 +121,12 @@ def draw(
 
 
 def describe(
-    call: RecipeCall,
-    routing: Routing,
-    experts: Experts,
-    *,
-    table: LoadStats | None = None,
-    block: int | None = None,
+    call: RecipeCall, routing: Routing, experts: Experts, *, block: int | None = None
 ) -> str:
-    """Says in a line what was drawn, and how many rows a sorted table of it has."""
+    """Says in a line how the experts here are loaded, and how many rows their blocks have."""
     tokens, top_k = routing.topk_ids.shape
-    stats = table or routing.stats()
+    counts = torch.bincount(routing.topk_ids.flatten(), minlength=experts.total)[: experts.here]
+    stats = load_stats(counts)
     here = "" if experts.all_here else f", {experts.here} here"
     told = (
         f"{tokens} tokens of {top_k} of {experts.total} experts{here}, {distribution(call)}; "
@@ -140,7 +134,8 @@ def describe(
     )
     if block is None:
         return told
-    return f"{told}; {stats.padded_rows} rows in blocks of {block} for {stats.real_rows} pairs"
+    rows = int((counts + (block - 1)).div(block, rounding_mode="floor").sum()) * block
+    return f"{told}; {rows} rows in blocks of {block} for {stats.real_rows} pairs"
 
 
 def distribution(call: RecipeCall) -> str:
@@ -152,7 +147,7 @@ def distribution(call: RecipeCall) -> str:
 
 def fill_quantized(call: RecipeCall) -> None:
     """Gives quantised operands random bits, and scales, which must be positive, values near one."""
-    for operand in _present(call, _PACKED):
+    for operand in call.present(*call.named(*_PACKED)):
         if not operand.is_real and operand.dtype.itemsize <= 4:
             operand.fill_integers(-(1 << 31), 1 << 31)
     call.fill_floats(0.5, 1.5, *(name for name in call.names if _is_scale(name)))
@@ -160,8 +155,3 @@ def fill_quantized(call: RecipeCall) -> None:
 
 def _is_scale(name: str) -> bool:
     return "scale" in name.lower() or name in ("alpha", "alphas")
-
-
-def _present(call: RecipeCall, names: Iterable[str]) -> list[InputTensor]:
-    wanted = {name.lower() for name in names}
-    return call.present(*(name for name in call.names if name.lower() in wanted))

@@ -90,7 +90,7 @@ def sorted_pairs(call: RecipeCall) -> str:
     fill_quantized(call)
     for weights in call.present("sorted_weights", "topk_weight"):
         weights.write(table.sorted_weights[: weights.numel])
-    return describe(call, routing, experts, table=table.stats(), block=block)
+    return describe(call, routing, experts, block=block)
 
 
 def _aiter_pairs(call: RecipeCall) -> tuple[int, int]:
@@ -164,7 +164,7 @@ def aligned_pairs(call: RecipeCall) -> str:
         chosen.write(routing.topk_ids.view(chosen.dims).to(chosen.dtype))
     for order in call.present("perm", "perm_or_none"):
         order.write_distinct(order.dims[-1], over=[-1])
-    return describe(call, routing, experts, table=table.stats(), block=block)
+    return describe(call, routing, experts, block=block)
 
 
 def _vllm_pairs(call: RecipeCall) -> tuple[int, int]:
