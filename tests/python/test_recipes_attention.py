@@ -1107,6 +1107,12 @@ def test_queries_that_attend_to_other_rows_share_them_evenly(resolver, tmp_path)
     assert inputs["cu_seqlens_k"].tolist() == [0, 4, 6]
 
 
+def test_integers_that_a_recipe_leaves_alone_are_told(resolver, tmp_path):
+    recorded = fa2(DECODE) | {"leftpad_k": i32(8)}
+    inputs = inputs_of(resolver, tmp_path, "_vllm_fa2_C::varlen_fwd", recorded, step=DECODES)
+    assert inputs["row"].assumptions[-1].endswith("_vllm_fa2_C::varlen_fwd: zeros in leftpad_k")
+
+
 def test_a_step_whose_longest_query_is_another_is_not_used(resolver, tmp_path):
     recorded = fa2(WHOLE) | {"max_seqlen_q": number(20)}
     inputs = inputs_of(resolver, tmp_path, "_vllm_fa2_C::varlen_fwd", recorded, step=MIXED)
