@@ -122,13 +122,14 @@ def make_inputs(
                 summary = recipe.function(call)
             except Exception as error:  # Recipes are foreign code; what they raise fails the row.
                 return _recipe_failed(resolved, recipe, error, *shrunk)
+        assumptions = (*call.assumptions, *_zeroed_integers(resolved, call, recipe))
         for name in call.names:
             for tensor in call.present(name):
                 tensor.fill()
-        assumptions = call.assumptions if recipe is not None else _zeroed_integers(resolved)
         chosen_by_user = recipe is not None and recipe.origin == "user"
         if not chosen_by_user and (recorded := _recorded_contents(resolved)):
-            if obstacle := _obstacle(resolved, call):
+            obstacle = "they may name blocks that the cache lost" if shrunk else ""
+            if obstacle := obstacle or _obstacle(resolved, call):
                 assumptions += (f"recorded values of {', '.join(recorded)} not used: {obstacle}",)
             else:
                 _write_contents(resolved, call)
@@ -239,7 +240,8 @@ def _narrowed(spec: TensorSpec, size: int) -> TensorSpec:
     dims = (size, *spec.dims[1:])
     steps = zip(dims, spec.strides, strict=True)
     reach = 1 + sum((length - 1) * stride for length, stride in steps)
-    return replace(spec, dims=dims, storage_numel=0 if 0 in dims else reach, storage=None)
+    numel = 0 if 0 in dims else reach
+    return replace(spec, dims=dims, storage_numel=numel, storage=None, contents=None)
 
 
 def _shared_key(spec: TensorSpec) -> tuple[int, torch.dtype] | None:
@@ -416,19 +418,30 @@ def _is_integer(dtype: torch.dtype) -> bool:
     return not (dtype.is_floating_point or dtype.is_complex or dtype in _FILLED_AS)
 
 
-def _zeroed_integers(resolved: ResolvedCall) -> tuple[str, ...]:
-    """Returns the assumption on a call without a recipe outside aten, where it holds integers."""
+def _zeroed_integers(
+    resolved: ResolvedCall, call: RecipeCall, recipe: Recipe | None
+) -> tuple[str, ...]:
+    """Returns the assumption on integers outside aten that nothing filled.
+
+    What a recipe leaves alone and the operator writes is the operator's own.
+    """
     if resolved.resolved_op.startswith("aten::"):
         return ()
     names = [
         argument.name
-        for argument, spec in _tensor_specs(resolved)
-        if not argument.output and _is_integer(spec.dtype) and spec.dtype is not torch.bool
+        for argument in resolved.arguments
+        if not argument.output
+        and not (recipe is not None and argument.written)
+        and any(
+            not tensor.filled and _is_integer(tensor.dtype) and tensor.dtype is not torch.bool
+            for tensor in call.present(argument.name)
+        )
     ]
     if not names:
         return ()
-    listed = ", ".join(dict.fromkeys(names))
-    return (f"no recipe knows the integers of {resolved.resolved_op}: zeros in {listed}",)
+    knows = "no recipe knows the" if recipe is None else "the recipe knows not all"
+    listed = ", ".join(names)
+    return (f"{knows} integers of {resolved.resolved_op}: zeros in {listed}",)
 
 
 def _over_budget(needed: int, copies: int, memory_budget: int) -> Skipped:

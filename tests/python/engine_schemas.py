@@ -58,6 +58,41 @@ MLA_PLAN = (
     "int num_heads_k, bool is_causal, Tensor work_metadata_ptrs, {}, Tensor reduce_indptr, "
     "Tensor reduce_final_map, Tensor reduce_partial_map, "
 )
+CONV_UPDATE = (
+    "causal_conv1d_update(Tensor! x, Tensor! conv_state, Tensor! weight, Tensor? bias_, "
+    "bool silu_activation, Tensor? cache_seqlens_, Tensor? conv_state_indices, "
+    "int pad_slot_id) -> ()"
+)
+CONV_FWD = (
+    "causal_conv1d_fwd(Tensor! x, Tensor! weight, Tensor? bias_, Tensor!? conv_states, "
+    "Tensor? query_start_loc, Tensor? cache_indices, Tensor? has_initial_state, "
+    "bool silu_activation, int pad_slot_id) -> ()"
+)
+MHA_BACKWARD = (
+    "(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor softmax_lse, "
+    "Tensor cu_seqlens_q, Tensor cu_seqlens_k, int max_seqlen_q, int max_seqlen_k, "
+    "float dropout_p, float softmax_scale, bool zero_tensors, bool is_causal, "
+    "int window_size_left, int window_size_right, bool deterministic, {}Tensor? dq=None, "
+    "Tensor? dk=None, Tensor? dv=None, Tensor? alibi_slopes=None, Tensor? rng_state=None, "
+    "Generator? gen=None, Tensor? cu_seqlens_q_padded=None, Tensor? cu_seqlens_k_padded=None) "
+    "-> (Tensor, Tensor, Tensor, Tensor)"
+)
+PS_ASM = (
+    "(Tensor Q, Tensor K, Tensor V, Tensor kv_indptr, Tensor kv_page_indices, "
+    "Tensor context_lens, float softmax_scale, int max_qlen=1, Tensor? K_QScale=None, "
+    "Tensor? V_QScale=None, Tensor? out_=None, Tensor? qo_indptr=None, "
+    "Tensor? work_indptr=None, Tensor? work_info=None, Tensor? splitData=None, "
+    "Tensor? splitLse=None, int mask=0, int? high_precision=1, str? kernelName=None, "
+    "int quant_type=0) -> "
+)
+CACHE_OPS = (
+    f"reshape_and_cache({CACHE_WRITE}",
+    f"reshape_and_cache_flash({CACHE_WRITE}",
+    "concat_and_cache_mla(Tensor kv_c, Tensor k_pe, Tensor! kv_cache, Tensor slot_mapping, "
+    "str kv_cache_dtype, Tensor scale) -> ()",
+    "indexer_k_quant_and_cache(Tensor k, Tensor! kv_cache, Tensor slot_mapping, "
+    "int quant_block_size, str kv_cache_dtype) -> ()",
+)
 ROTARY = (
     "rotary_embedding(Tensor positions, Tensor! query, Tensor!? key, int head_size, "
     "Tensor cos_sin_cache, bool is_neox) -> ()"
@@ -93,6 +128,9 @@ SCHEMAS = {
         "Tensor!? z_, Tensor? delta_bias_, bool delta_softplus, Tensor? query_start_loc, "
         "Tensor? cache_indices, Tensor? has_initial_state, Tensor! ssm_states, int null_block_id, "
         "int block_size) -> ()",
+        CONV_UPDATE,
+        CONV_FWD,
+        *CACHE_OPS,
     ),
     "_rocm_C": (
         "paged_attention(Tensor! out, Tensor exp_sums, Tensor max_logits, Tensor tmp_out, "
@@ -102,15 +140,10 @@ SCHEMAS = {
         "Tensor v_scale, Tensor? fp8_out_scale, str mfma_type) -> ()",
     ),
     "_C_cache_ops": (
-        f"reshape_and_cache({CACHE_WRITE}",
-        f"reshape_and_cache_flash({CACHE_WRITE}",
-        "concat_and_cache_mla(Tensor kv_c, Tensor k_pe, Tensor! kv_cache, Tensor slot_mapping, "
-        "str kv_cache_dtype, Tensor scale) -> ()",
+        *CACHE_OPS,
         "concat_and_cache_mla_rope_fused(Tensor positions, Tensor! q_pe, Tensor! k_pe, "
         "Tensor kv_c, Tensor cos_sin_cache, bool is_neox, Tensor slot_mapping, Tensor! kv_cache, "
         "str kv_cache_dtype, Tensor kv_cache_scale) -> ()",
-        "indexer_k_quant_and_cache(Tensor k, Tensor! kv_cache, Tensor slot_mapping, "
-        "int quant_block_size, str kv_cache_dtype) -> ()",
         "gather_and_maybe_dequant_cache(Tensor src_cache, Tensor! dst, Tensor block_table, "
         "Tensor cu_seq_lens, Tensor token_to_seq, int num_tokens, str kv_cache_dtype, "
         "Tensor scale, Tensor? seq_starts) -> ()",
@@ -170,18 +203,20 @@ SCHEMAS = {
         "store_kv_cache(Tensor k_cache, Tensor v_cache, Tensor out_loc, Tensor k, Tensor v) -> ()",
         "downcast_fp8(Tensor k, Tensor v, Tensor k_out, Tensor v_out, Tensor k_scale, "
         "Tensor v_scale, Tensor loc, int mult, int offset, int cuda_stream) -> ()",
-        "causal_conv1d_update(Tensor! x, Tensor! conv_state, Tensor! weight, Tensor? bias_, "
-        "bool silu_activation, Tensor? cache_seqlens_, Tensor? conv_state_indices, "
-        "int pad_slot_id) -> ()",
-        "causal_conv1d_fwd(Tensor! x, Tensor! weight, Tensor? bias_, Tensor!? conv_states, "
-        "Tensor? query_start_loc, Tensor? cache_indices, Tensor? has_initial_state, "
-        "bool silu_activation, int pad_slot_id) -> ()",
+        CONV_UPDATE,
+        CONV_FWD,
     ),
     "sglang": (
         "store_cache(Tensor k, Tensor v, Tensor! k_cache, Tensor! v_cache, Tensor indices, "
         "int row_bytes, int num_split) -> ()",
     ),
     "_flashmla_C": (FLASH_MLA.format(*(f"_{place}" for place in range(11))), FLASH_MLA_PLAN),
+    "xformers_flash": (
+        "flash_fwd(Tensor query, Tensor key, Tensor value, Tensor? cu_seqlens_q, "
+        "Tensor? cu_seqlens_k, Tensor? seqused_k, int max_seqlen_q, int max_seqlen_k, float p, "
+        "float softmax_scale, bool is_causal, int window_left, int window_right, "
+        "bool return_softmax, Tensor? block_tables) -> (Tensor, Tensor, Tensor)",
+    ),
     "vllm": (
         "rocm_aiter_mla_decode_fwd(Tensor q, Tensor kv_buffer, Tensor! o, Tensor qo_indptr, "
         "SymInt max_seqlen_qo, Tensor? kv_indptr=None, Tensor? kv_indices=None, "
@@ -219,12 +254,11 @@ SCHEMAS = {
         "int max_num_partitions, Tensor? alibi_slopes, str kv_cache_dtype, str kv_cache_layout, "
         "float logits_soft_cap, Tensor k_scale, Tensor v_scale, Tensor? fp8_out_scale=None, "
         "int partition_size=256, int mtp=1) -> Tensor",
-        "_pa_ps_fwd_asm(Tensor Q, Tensor K, Tensor V, Tensor kv_indptr, Tensor kv_page_indices, "
-        "Tensor context_lens, float softmax_scale, int max_qlen=1, Tensor? K_QScale=None, "
-        "Tensor? V_QScale=None, Tensor? out_=None, Tensor? qo_indptr=None, "
-        "Tensor? work_indptr=None, Tensor? work_info=None, Tensor? splitData=None, "
-        "Tensor? splitLse=None, int mask=0, int? high_precision=1, str? kernelName=None, "
-        "int quant_type=0) -> ()",
+        f"_pa_ps_fwd_asm{PS_ASM}()",
+        f"pa_ps_fwd_asm{PS_ASM}Tensor",
+        f"mha_varlen_bwd{MHA_BACKWARD.format('')}",
+        "fmha_v3_varlen_bwd"
+        f"{MHA_BACKWARD.format('bool is_v3_atomic_fp32, int how_v3_bf16_cvt, ')}",
         "get_pa_metadata_v1(Tensor seqlens_qo_indptr, Tensor pages_kv_indptr, Tensor context_lens, "
         "int num_heads_per_head_k, " + MLA_PLAN.format("Tensor work_indptr, Tensor work_info")
         + "int kv_granularity=16, int block_size=16, int max_seqlen_qo=-1, int uni_seqlen_qo=-1, "
@@ -281,6 +315,20 @@ SCHEMAS = {
         "Tensor slot_mapping, str kv_cache_dtype, Tensor k_scale, Tensor v_scale) -> ()",
         f"reshape_and_cache_with_pertoken_quant{QUANT_WRITE}",
         f"reshape_and_cache_with_block_quant{QUANT_WRITE}",
+        "reshape_and_cache_with_block_quant_for_asm_pa"
+        f"{QUANT_WRITE.replace('asm_layout)', 'asm_layout, int ori_block_size=128)')}",
+        "fused_qk_rope_concat_and_cache_mla(Tensor q_nope, Tensor q_pe, Tensor kv_c, "
+        "Tensor k_pe, Tensor kv_cache, Tensor q_out, Tensor slot_mapping, Tensor k_scale, "
+        "Tensor q_scale, Tensor positions, Tensor cos_cache, Tensor sin_cache, bool is_neox, "
+        "bool is_nope_first) -> ()",
+        "batched_rotary_embedding(Tensor positions, Tensor query, Tensor key, int head_size, "
+        "Tensor cos_cache, Tensor sin_cache, bool is_neox, bool is_nope_first, int rot_dim, "
+        "Tensor cos_sin_cache_offsets) -> ()",
+        "rope_cached_positions_fwd_impl(Tensor output, Tensor input, Tensor cos, Tensor sin, "
+        "Tensor positions, int rotate_style, bool reuse_freqs_front_part, bool nope_first) -> ()",
+        "rope_cached_positions_2c_fwd_impl(Tensor output_x, Tensor output_y, Tensor input_x, "
+        "Tensor input_y, Tensor cos, Tensor sin, Tensor positions, int rotate_style, "
+        "bool reuse_freqs_front_part, bool nope_first) -> ()",
         "concat_and_cache_mla(Tensor kv_c, Tensor k_pe, Tensor kv_cache, Tensor slot_mapping, "
         "str kv_cache_dtype, Tensor scale) -> ()",
         "indexer_k_quant_and_cache(Tensor k, Tensor kv_cache, Tensor slot_mapping, "

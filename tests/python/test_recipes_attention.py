@@ -12,7 +12,7 @@ from kineto_events import calls_of, op, trace_of
 
 from opreplay.inputs import Inputs, make_inputs
 from opreplay.plan import planned
-from opreplay.recipes import find_recipe
+from opreplay.recipes import find_recipe, list_recipes
 from opreplay.resolve.resolver import Resolver
 from opreplay.trace.call import Skipped
 from opreplay.trace.steps import parse_step
@@ -246,6 +246,13 @@ def rows_backward(b):
     return rows(b) | {"dout": like, "out": like, "softmax_lse": t("float", HEADS, b.queries)}
 
 
+def xformers(b):
+    made = fa2(b)
+    for old, new in {"q": "query", "k": "key", "v": "value", "block_table": "block_tables"}.items():
+        made[new] = made.pop(old)
+    return made
+
+
 def kvcache(b, *, table=True):
     cache = half(BLOCKS, BLOCK, KV_HEADS, SIZE) if table else half(32, LONGEST, KV_HEADS, SIZE)
     return {
@@ -388,6 +395,17 @@ def write_mla_rope(b):
     return made
 
 
+def write_mla_aiter(b):
+    made = write_mla(b) | {
+        "q_nope": half(b.queries, HEADS, 64), "q_pe": half(b.queries, HEADS, 8),
+        "q_out": half(b.queries, HEADS, 72), "k_scale": t("float"), "q_scale": t("float"),
+        "positions": i64(b.queries), "cos_cache": half(ROWS, 4), "sin_cache": half(ROWS, 4),
+        "kv_cache": half(BLOCKS, BLOCK, 1, 72),
+    }  # fmt: skip
+    del made["scale"]
+    return made
+
+
 def write_indexer(b):
     return {
         "k": half(b.queries, 128), "kv_cache": t("unsigned char", BLOCKS, BLOCK, 132),
@@ -425,6 +443,31 @@ def rotary_aiter(b):
     made = rotary(b) | {"cos_cache": half(ROWS, SIZE // 2), "sin_cache": half(ROWS, SIZE // 2)}
     del made["cos_sin_cache"]
     return made
+
+
+def rotary_aiter_lora(b):
+    return rotary_aiter(b) | {"cos_sin_cache_offsets": i64(b.queries)}
+
+
+def rotary_in_columns(b):
+    x = half(1, b.queries, HEADS, SIZE)
+    return {
+        "output": x, "input": x, "cos": half(ROWS, 1, 1, SIZE), "sin": half(ROWS, 1, 1, SIZE),
+        "positions": i64(1, b.queries),
+    }  # fmt: skip
+
+
+def rotary_in_rows(b):
+    x = half(b.queries, 1, HEADS, SIZE)
+    table = half(ROWS, 1, 1, SIZE)
+    return {
+        "output_x": x, "output_y": x, "input_x": x, "input_y": x, "cos": table, "sin": table,
+        "positions": i64(b.queries, 1),
+    }  # fmt: skip
+
+
+def rotary_text_and_image(b):
+    return rotary(b) | {"positions": i64(3, b.queries)}
 
 
 def qk_norm_rope(b):
@@ -578,6 +621,21 @@ FORMS = {
     "sgl_kernel::causal_conv1d_fwd": (conv_prefill, VARLEN),
     "sgl_kernel::causal_conv1d_update": (conv_update, ALONE),
     "aiter::causal_conv1d_update": (conv_update_aiter, ALONE),
+    "_C::reshape_and_cache": (write_paged, VARLEN),
+    "_C::reshape_and_cache_flash": (write_flash, VARLEN),
+    "_C::concat_and_cache_mla": (write_mla, VARLEN),
+    "_C::indexer_k_quant_and_cache": (write_indexer, VARLEN),
+    "_C::causal_conv1d_fwd": (conv_prefill, VARLEN),
+    "_C::causal_conv1d_update": (conv_update, ALONE),
+    "aiter::pa_ps_fwd_asm": (persistent, ALONE),
+    "aiter::mha_varlen_bwd": (rows_backward, VARLEN),
+    "aiter::fmha_v3_varlen_bwd": (rows_backward, VARLEN),
+    "aiter::reshape_and_cache_with_block_quant_for_asm_pa": (write_quant, VARLEN),
+    "aiter::fused_qk_rope_concat_and_cache_mla": (write_mla_aiter, VARLEN),
+    "aiter::batched_rotary_embedding": (rotary_aiter_lora, VARLEN),
+    "aiter::rope_cached_positions_fwd_impl": (rotary_in_columns, VARLEN),
+    "aiter::rope_cached_positions_2c_fwd_impl": (rotary_in_rows, VARLEN),
+    "xformers_flash::flash_fwd": (xformers, VARLEN),
 }  # fmt: skip
 CASES = [(name, form, batch) for name, (form, batches) in FORMS.items() for batch in batches]
 CASES += [
@@ -586,6 +644,7 @@ CASES += [
 CASES += [("_vllm_fa2_C::fwd_kvcache", lambda b: kvcache(b, table=False), b) for b in ALONE]
 CASES += [("aiter::mla_decode_stage1_asm_fwd", mla_planned, b) for b in ALONE]
 CASES += [("aiter::mha_varlen_fwd", rows, b) for b in (UNTOLD, DECODE, WHOLE)]
+CASES += [("_C::rotary_embedding", rotary_text_and_image, b) for b in VARLEN]
 
 Q_STARTS = ("query_start_loc", "cu_seqlens_q", "cu_query_lens", "qo_indptr")
 K_LENGTHS = ("seq_lens", "context_lens", "seqused_k", "seqlens_k")
@@ -644,7 +703,7 @@ def pool_of(name, recorded):
     if name == "_C::cpu_attn_reshape_and_cache":
         return BLOCKS, recorded["key_cache"][1][2]
     for name in ("key_cache", "K", "kcache", "k_cache", "k_out", "k_buffer", "KV", "kv_buffer",
-                 "kv_cache", "kv_c_and_k_pe_cache", "src_cache", "k"):  # fmt: skip
+                 "kv_cache", "kv_c_and_k_pe_cache", "src_cache", "k", "key"):  # fmt: skip
         if name in recorded:
             dims = recorded[name][1]
             if name in ("k_cache", "k_out", "k_buffer") or (len(dims) == 3 and name == "K"):
@@ -714,8 +773,10 @@ def check_writes(c):
         if c.batch is DECODE and block_size > 1:
             assert len({slot // block_size for slot in slots}) == 8
     if positions is not None:
-        rules.positions(positions, rows=ROWS)
-        rules.counts_up(positions, queries)
+        lines = torch.tensor(positions).reshape(-1, c.batch.queries).tolist()
+        assert lines == lines[:1] * len(lines)
+        rules.positions(lines[0], rows=ROWS)
+        rules.counts_up(lines[0], queries)
     assert offsets is None or max(offsets) == 0
 
 
@@ -796,6 +857,20 @@ def test_every_integer_of_a_call_keeps_its_rule(resolver, calls, case):
     checker = Checker(name, inputs, batch, recorded)
     checker_of(name)(checker)
     assert checker.left == {}
+
+
+def test_every_operator_of_these_recipes_is_among_the_cases():
+    rooms = ("cache_writes", "flash_attention", "mla", "paged_attention", "states")
+    ops = {
+        op
+        for one in list_recipes()
+        for op in one.ops
+        if one.function.__module__ in {f"opreplay.recipes.{room}" for room in rooms}
+    }
+    refused = {"aiter::mla_reduce_v1"}
+    assert (
+        ops == {name for name, _, _ in CASES} - {"_C::compute_slot_mapping_kernel_impl"} | refused
+    )
 
 
 # A kernel that reads the tables.
@@ -1030,6 +1105,12 @@ def test_queries_that_attend_to_other_rows_share_them_evenly(resolver, tmp_path)
     inputs = inputs_of(resolver, tmp_path, "aiter::mha_varlen_fwd", recorded)
     assert inputs["cu_seqlens_q"].tolist() == [0, 5, 8]
     assert inputs["cu_seqlens_k"].tolist() == [0, 4, 6]
+
+
+def test_integers_that_a_recipe_leaves_alone_are_told(resolver, tmp_path):
+    recorded = fa2(DECODE) | {"leftpad_k": i32(8)}
+    inputs = inputs_of(resolver, tmp_path, "_vllm_fa2_C::varlen_fwd", recorded, step=DECODES)
+    assert inputs["row"].assumptions[-1].endswith("_vllm_fa2_C::varlen_fwd: zeros in leftpad_k")
 
 
 def test_a_step_whose_longest_query_is_another_is_not_used(resolver, tmp_path):

@@ -182,9 +182,8 @@ def write_keys(call: RecipeCall, batch: Batch, pool: Pool | None, *, appended: i
     if pool is None:
         return f"{int(starts[-1])} keys in a row"
     for table in _tensors(call, BLOCK_TABLES):
-        made = block.block_table(
-            batch.seq_lens, pool.block_size, pool.blocks, width=table.dims[1]
-        ).table
+        held = batch.seq_lens.to(table.device)
+        made = block.block_table(held, pool.block_size, pool.blocks, width=table.dims[1]).table
         table.write(made.to(table.dtype))
     _write_pages(call, batch, pool)
     return f"blocks distinct in [0, {pool.blocks})"
@@ -198,7 +197,7 @@ def padded(values: torch.Tensor, tensor: InputTensor, *, fill: int = 0) -> torch
     """
     if values.numel() > tensor.numel:
         raise RecipeError(f"{values.numel()} values for a tensor of {tensor.numel} elements")
-    made = torch.full((tensor.numel,), fill, dtype=tensor.dtype)
+    made = torch.full((tensor.numel,), fill, dtype=tensor.dtype, device=values.device)
     made[: values.numel()] = values
     return made.view(tensor.dims)
 
@@ -207,7 +206,8 @@ def _write_pages(call: RecipeCall, batch: Batch, pool: Pool) -> None:
     pages = tensor_named(call, PAGES)
     if pages is None:
         return
-    made = block.block_csr(batch.seq_lens, pool.block_size, pool.blocks, length=pages.numel)
+    held = batch.seq_lens.to(pages.device)
+    made = block.block_csr(held, pool.block_size, pool.blocks, length=pages.numel)
     pages.write(padded(made.kv_indices, pages))
     for tensor in _tensors(call, PAGE_STARTS):
         tensor.write(padded(made.kv_indptr, tensor, fill=int(made.kv_indptr[-1])))

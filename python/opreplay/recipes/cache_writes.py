@@ -16,7 +16,8 @@ __all__: list[str] = []
 SLOTS = ("slot_mapping", "out_cache_loc", "out_loc", "kv_cache_loc", "cache_loc", "loc", "indices")
 """Integers [T]: block times block size, plus the offset; a negative one is skipped."""
 POSITIONS = ("positions", "position_ids", "pos_ids", "pos")
-"""Integers [T], or [3, T] for text and image: rows of the table of cosines and sines."""
+"""Integers [T], or [3, T] for text and image, or [rows, columns] of T tokens: rows of the table of
+cosines and sines."""
 CACHES = ("key_cache", "value_cache", "kv_cache", "k_cache", "v_cache", "k_out", "v_out",
           "k_dequant_scales", "v_dequant_scales", "k_buffer", "v_buffer")  # fmt: skip
 POOLS = Pools(CACHES, SLOTS)
@@ -122,8 +123,7 @@ def _write_tokens(call: RecipeCall, pool: Pool | None) -> str:
         wanted = "slot_mapping" if pool is not None else "positions"
         raise RecipeError(f"{call.op} has no argument {wanted!r}; it has {', '.join(call.names)}")
     rows = None if positions is None else _rows(call)
-    counted = slots if slots is not None else positions
-    tokens = counted.dims[-1] if counted is not None and counted.dims else 1
+    tokens = slots.numel if slots is not None else _tokens(positions)
     batch = _choose(call, tokens, rows=rows, pool=None if slots is None else pool)
     call.fill_floats(0.5, 1.5, *SCALES)
     for offsets in call.present("cos_sin_cache_offsets"):
@@ -133,12 +133,19 @@ def _write_tokens(call: RecipeCall, pool: Pool | None) -> str:
         slots.write(_slots(batch, pool, slots))
         told.append(f"slots distinct in [0, {pool.blocks * pool.block_size})")
     if positions is not None:
-        made = block.positions(
-            batch.seq_lens, batch.query_lens, total=tokens, dtype=torch.int64
-        ).to(device=positions.device, dtype=positions.dtype)
-        positions.write(made.expand(positions.dims))
+        made = block.positions(batch.seq_lens, batch.query_lens, total=_tokens(positions))
+        shaped = made if positions.numel > made.numel() else made.view(positions.dims)
+        positions.write(shaped.to(positions.device, positions.dtype).expand(positions.dims))
         told.append(f"positions in [0, {rows})")
     return "; ".join(told)
+
+
+def _tokens(positions: InputTensor | None) -> int:
+    """Returns the tokens that positions are for; those of text and image have three rows."""
+    if positions is None:
+        return 0
+    three = len(positions.dims) == 2 and positions.dims[0] == 3
+    return positions.dims[1] if three else positions.numel
 
 
 def _choose(call: RecipeCall, tokens: int, *, rows: int | None, pool: Pool | None) -> Batch:

@@ -93,6 +93,11 @@ class InputTensor:
         return self._tensor
 
     @property
+    def filled(self) -> bool:
+        """True if it holds values, or the operator overwrites it without reading it."""
+        return self._filled
+
+    @property
     def unfilled(self) -> torch.Tensor:
         """The tensor itself, whether or not it holds values yet."""
         return self._tensor
