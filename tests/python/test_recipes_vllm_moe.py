@@ -15,7 +15,6 @@ from opreplay.inputs import make_inputs
 from opreplay.options import ReplayOptions
 from opreplay.resolve.resolver import Resolver
 from opreplay.stat import TimingOptions
-from opreplay.trace import Selection
 
 TRACE = Path(__file__).parents[1] / "data" / "vllm_moe.json.gz"
 VLLM_IS_HERE = importlib.util.find_spec("vllm") is not None
