@@ -150,17 +150,17 @@ def test_r21_a_string_default_is_on_the_row_and_in_a_warning(tmp_path, caplog):
 
 
 def test_r22_a_renamed_operator_is_on_the_row_and_in_a_warning(tmp_path, caplog):
-    library = torch.library.Library("_moe_C", "FRAGMENT")
-    library.define("topk_softmax(Tensor a) -> Tensor")
-    library.impl("topk_softmax", lambda a: a + a, "CPU")
+    library = torch.library.Library("_rocm_C", "FRAGMENT")
+    library.define("wvSplitK(Tensor a) -> Tensor")
+    library.impl("wvSplitK", lambda a: a + a, "CPU")
     with caplog.at_level(logging.WARNING):
-        row = row_of(tmp_path, unary("_C::topk_softmax"))
+        row = row_of(tmp_path, unary("_C::wvSpltK"))
 
-    assert (row.op, row.resolved_op) == ("_C::topk_softmax", "_moe_C::topk_softmax")
+    assert (row.op, row.resolved_op) == ("_C::wvSpltK", "_rocm_C::wvSplitK")
     assert row.status == "ok"
-    sentence = "_C::topk_softmax is called _moe_C::topk_softmax here"
+    sentence = "_C::wvSpltK is called _rocm_C::wvSplitK here"
     assert sentence in row.assumptions
-    assert f"_C::topk_softmax: {sentence}" in caplog.text
+    assert f"_C::wvSpltK: {sentence}" in caplog.text
 
 
 def test_r38_the_overload_of_identical_calls_is_resolved_once(tmp_path, monkeypatch):
