@@ -389,7 +389,14 @@ def _empty(
     elements = storage
     if filled_as is not None:
         elements = torch.empty(0, dtype=filled_as, device=device).set_(memory)
-    return InputTensor(value, elements, seed=seed, stream=stream, default=default)
+    return InputTensor(
+        value,
+        elements,
+        seed=seed,
+        stream=stream,
+        default=default,
+        true_elements=spec.true_elements,
+    )
 
 
 def _absent_names(resolved: ResolvedCall, recipe: Recipe) -> str:

@@ -41,6 +41,8 @@ class PlannedTensor:
     """Elements that the storage must hold."""
     storage: tuple[int, int] | None = None
     """Number of a storage that tensors of the call share, and the offset in it [elements]."""
+    true_elements: int | None = None
+    """Number of elements of a mask that are true, where the trace tells it."""
 
 
 PlannedValue = (
@@ -248,7 +250,14 @@ def resolved(op: str, operator: PlannedOperator) -> ResolvedCall:
 def _planned_value(value: Value) -> PlannedValue:
     if isinstance(value, TensorSpec):
         dtype = str(value.dtype).removeprefix("torch.")
-        return PlannedTensor(dtype, value.dims, value.strides, value.storage_numel, value.storage)
+        return PlannedTensor(
+            dtype,
+            value.dims,
+            value.strides,
+            value.storage_numel,
+            value.storage,
+            value.true_elements,
+        )
     if isinstance(value, tuple):
         return tuple(_planned_value(element) for element in value)
     return value
@@ -261,7 +270,14 @@ def _value(value: PlannedValue) -> Value:
         dtype = getattr(torch, value.dtype, None)
         if not isinstance(dtype, torch.dtype):
             raise ValueError(f"torch {torch.__version__} has no dtype {value.dtype!r}")
-        return TensorSpec(dtype, value.dims, value.strides, value.storage_numel, value.storage)
+        return TensorSpec(
+            dtype,
+            value.dims,
+            value.strides,
+            value.storage_numel,
+            value.storage,
+            true_elements=value.true_elements,
+        )
     if isinstance(value, tuple):
         return tuple(_value(element) for element in value)
     return value

@@ -137,6 +137,7 @@ def _value_fields(value: PlannedValue) -> Any:
                 "strides": list(value.strides),
                 "storage_numel": value.storage_numel,
                 **({} if value.storage is None else {"storage": list(value.storage)}),
+                **({} if value.true_elements is None else {"true_elements": value.true_elements}),
             }
         }
     if isinstance(value, TorchValue):
@@ -256,6 +257,9 @@ def _read_tensor(node: _Node) -> PlannedTensor:
         strides=node.field("strides", lambda strides: strides.each(_Node.count)),
         storage_numel=node.field("storage_numel", _Node.count),
         storage=_read_storage(node),
+        true_elements=node.field("true_elements", _Node.count)
+        if "true_elements" in node.value
+        else None,
     )
     if len(tensor.dims) != len(tensor.strides):
         raise node.error("as many strides as dims")

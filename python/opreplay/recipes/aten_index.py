@@ -194,6 +194,9 @@ def index_list(call: RecipeCall) -> str:
 
 def _mask(call: RecipeCall, mask: InputTensor) -> str:
     """Lets as many elements through as there are values to put, half of them where that is open."""
+    if mask.true_elements is not None:
+        mask.write_true(mask.true_elements)
+        return f"mask true for {mask.true_elements} elements"
     if not call.has_tensor("values") or call.tensor("values").numel == 1:
         mask.fill_integers(0, 2)
         return "mask true for half of the elements"

@@ -34,7 +34,15 @@ class InputTensor:
     same call gets the same bits on every device.
     """
 
-    __slots__ = ("_default", "_elements", "_filled", "_seed", "_stream", "_tensor")
+    __slots__ = (
+        "_default",
+        "_elements",
+        "_filled",
+        "_seed",
+        "_stream",
+        "_tensor",
+        "true_elements",
+    )
 
     def __init__(
         self,
@@ -44,6 +52,7 @@ class InputTensor:
         seed: int,
         stream: int,
         default: DefaultFill,
+        true_elements: int | None = None,
     ) -> None:
         """Takes a tensor that holds no values yet.
 
@@ -53,6 +62,7 @@ class InputTensor:
             seed: Seed of the run.
             stream: First of 256 random streams that belong to this tensor.
             default: What it holds unless a recipe fills it.
+            true_elements: Number of elements of a mask that are true, where the trace tells it.
         """
         self._tensor = tensor
         self._elements = elements
@@ -60,6 +70,8 @@ class InputTensor:
         self._stream = stream
         self._default = default
         self._filled = False
+        self.true_elements = true_elements
+        """Number of elements of a mask that are true; None where the trace doesn't tell it."""
 
     @property
     def dims(self) -> tuple[int, ...]:

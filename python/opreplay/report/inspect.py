@@ -159,8 +159,8 @@ def _group_object(group: CallGroup) -> dict[str, Any]:
 def _argument_object(argument: RecordedArgument) -> dict[str, Any]:
     """Returns the fields of an argument; those that few traces have, where they do."""
     fields = asdict(argument)
-    for name in ("storage", "elements", "contents"):
-        if fields[name] is None:
+    for name in ("storage", "elements", "contents", "recovered", "true_elements"):
+        if fields[name] is None or fields[name] is False:
             del fields[name]
     return fields
 

@@ -31,6 +31,8 @@ class TensorSpec:
     it [elements]; None for a storage of its own."""
     contents: tuple[int, ...] | None = None
     """Elements where the trace holds them, the last dimension running fastest; a plan does not."""
+    true_elements: int | None = None
+    """Number of elements of a mask that are true, where the trace tells it."""
 
 
 @dataclass(frozen=True, slots=True)

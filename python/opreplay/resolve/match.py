@@ -363,6 +363,11 @@ class _Reader:
                 f"drops the shapes of more than {_MOST_LIST_ENTRIES} tensors, and of all lists "
                 "before torch 2.2",
             )
+        if item.recovered:
+            self.assume(
+                f"{what}: the profiler drops it; its sizes are those that the operators inside the "
+                "call of median time were given, other calls of the row may have had others"
+            )
         dtypes = self._element_dtypes(what, item)
         strides = item.strides or ()
         specs: list[TensorSpec | None] = []
@@ -378,7 +383,8 @@ class _Reader:
                     self._assume_contiguous()
                 steps = None
             contents = item.contents[index] if item.contents else None
-            specs.append(replace(tensor_spec(dtype, dims, steps), contents=contents))
+            spec = tensor_spec(dtype, dims, steps)
+            specs.append(replace(spec, contents=contents, true_elements=item.true_elements))
         return tuple(specs)
 
     def _element_dtypes(self, what: str, item: RecordedArgument) -> list[torch.dtype | None]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from opreplay.trace.call import Dims, RecordedArgument
+from opreplay.trace.dropped_indices import PLACE, RECOVERED
 from opreplay.trace.execution_arguments import read_execution_arguments
 from opreplay.trace.kept_values import with_values
 
@@ -51,6 +52,9 @@ def read_arguments(event: Mapping[str, Any]) -> tuple[RecordedArgument, ...] | N
         except TypeError:
             return None
         arguments.append(read)
+    indices = fields.get(RECOVERED)
+    if isinstance(indices, RecordedArgument):
+        arguments[PLACE] = indices
     return with_values(tuple(arguments), fields)
 
 

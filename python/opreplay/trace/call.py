@@ -79,6 +79,11 @@ class RecordedArgument:
     contents: tuple[tuple[int, ...] | None, ...] | None = None
     """Elements of the tensor, or of each tensor of a list, where `record` kept them; no part of
     what tells calls apart."""
+    recovered: bool = False
+    """True if the profiler dropped it, and what ran inside the call tells it; no part of what
+    tells calls apart."""
+    true_elements: int | None = None
+    """Number of true elements of the mask in a list, where the trace tells it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +186,8 @@ def signature_of(name: str, arguments: tuple[RecordedArgument, ...] | None) -> s
 
 
 def _fields(argument: RecordedArgument) -> list[object]:
+    if argument.recovered:
+        return ["", (), None if argument.strides is None else (), argument.value]
     fields: list[object] = [argument.type, argument.dims, argument.strides, argument.value]
     if argument.storage is not None or argument.elements is not None:
         fields += [argument.storage, argument.elements]

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from opreplay.trace.annotations import enclosing_annotations, with_profiler_steps
+from opreplay.trace.arguments import read_arguments
+from opreplay.trace.dropped_indices import with_indices
 from opreplay.trace.events import BoolArray, Events, FloatArray, IdArray, Lanes
 from opreplay.trace.kernels import Launches, captured, link
 from opreplay.trace.kinds import Kind, classify
@@ -53,6 +55,8 @@ def build_timeline(unsorted: Lanes) -> Timeline:
     ops = unsorted.op.take(preorder(unsorted.op))
     lanes = replace(unsorted, op=ops)
     tree = nest(ops)
+    ops = with_indices(ops, tree, read_arguments)
+    lanes = replace(lanes, op=ops)
     launches = link(lanes, tree)
     kinds = tuple(
         "triton" if _is_triton(example) else classify(name)
