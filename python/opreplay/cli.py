@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,14 +23,16 @@ from opreplay.isolation import WorkerError
 from opreplay.options import ReplayOptions
 from opreplay.plan import PlannedOperator
 from opreplay.plan_file import is_plan, write_plan
-from opreplay.replay import Replay, make_plan
+from opreplay.replay import Pool, Replay, key_of, make_plan, start_on_devices, start_worker
 from opreplay.report import inspect as inspecting
 from opreplay.report.html import write_html
 from opreplay.report.reading import read_shown
 from opreplay.report.results import Report
 from opreplay.report.row import Row
+from opreplay.report.row_log import RowLog
 from opreplay.report.show import show_calls
 from opreplay.report.terminal import RowPrinter, make_console, print_totals
+from opreplay.sharing import read_shard
 from opreplay.stat import TimingOptions
 from opreplay.trace import STEPS, Selection, Trace
 
@@ -124,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_running(run)
     _add_measuring(run)
     _add_results(run)
+    _add_long_run(run)
 
     compare = add("compare", comparison_command.compare_command, "compare two results files")
     comparison_command.add_compare_arguments(compare)
@@ -228,6 +231,34 @@ def _add_results(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--stop-on-error", action="store_true", help="end after the first failure")
 
 
+def _add_long_run(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("long runs, many devices")
+    group.add_argument(
+        "--jsonl", type=_writable, metavar="FILE", help="add each row to this file as it finishes"
+    )
+    group.add_argument(
+        "--resume", action="store_true", help="go on with the --jsonl file of a run that was ended"
+    )
+    group.add_argument(
+        "--shard", type=_shard, metavar="I/N", help="run the I-th of N parts of the calls"
+    )
+    group.add_argument(
+        "--devices", type=_listed, metavar="DEV,DEV|all",
+        help="share the calls out among these devices, each with a worker of its own",
+    )  # fmt: skip
+
+
+def _shard(text: str) -> tuple[int, int]:
+    try:
+        return read_shard(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
 def _setting(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not (name and separator):
@@ -317,13 +348,28 @@ def _run(options: argparse.Namespace) -> int:
         )
     if options.graph_launches is not None and is_plan(options.source):
         raise ValueError(f"{options.source}: is a plan; --graph-launches goes with a trace")
-    report, interrupted = _replay(
-        options.source,
-        _selection(options),
-        _replay_options(options),
-        read=_reader(options),
-        verbose=options.verbose,
-    )
+    if options.resume and options.jsonl is None:
+        raise ValueError("--resume goes on with the rows of a file: name it with --jsonl FILE")
+    if options.device is not None and options.devices:
+        raise ValueError("--device and --devices are one too many: leave one of them out")
+    replay_options = _replay_options(options)
+    with ExitStack() as stack:
+        log = None
+        if options.jsonl is not None:
+            log = stack.enter_context(RowLog(options.jsonl, resume=options.resume))
+        run = stack.enter_context(
+            closing(
+                Replay(
+                    options.source,
+                    _selection(options),
+                    options=replay_options,
+                    shard=options.shard,
+                    read=_reader(options),
+                    start=_starter(options),
+                )
+            )
+        )
+        report, interrupted = _replay(run, log, verbose=options.verbose)
     if options.json is not None:
         report.write_json(options.json)
     if options.csv is not None:
@@ -336,40 +382,57 @@ def _run(options: argparse.Namespace) -> int:
     return _FAILED if options.strict and failed else 0
 
 
+def _starter(options: argparse.Namespace) -> Callable[[ReplayOptions], Pool]:
+    if options.devices:
+        return functools.partial(start_on_devices, devices=options.devices)
+    return start_worker
+
+
 def _ab(options: argparse.Namespace) -> int:
     return comparison_command.ab_command(options, _selection(options), _replay_options(options))
 
 
-def _replay(
-    source: str,
-    selection: Selection,
-    options: ReplayOptions,
-    *,
-    read: Callable[[str], Trace] = read_shown,
-    verbose: bool,
-) -> tuple[Report, bool]:
+def _replay(run: Replay, log: RowLog | None, *, verbose: bool) -> tuple[Report, bool]:
     """Runs with rows printed as they come; returns the report and whether Ctrl-C ended the run."""
     console = make_console()
-    rows: list[Row] = []
     interrupted = False
-    with closing(Replay(source, selection, options=options, read=read)) as run:
-        for note in run.notes:
-            console.print(f"Note: {note}", soft_wrap=True)
-        if not run.calls:
-            console.print(f"{run.name}: nothing to replay: no operator call is left to choose.")
-        environment = run.environment
-        try:
-            _print_rows(run, rows, console, verbose=verbose)
-        except KeyboardInterrupt:
-            interrupted = True
-    report = Report(tuple(rows), environment, ("opreplay", *sys.argv[1:]))
+    for note in run.notes:
+        console.print(f"Note: {note}", soft_wrap=True)
+    if not run.calls:
+        console.print(f"{run.name}: nothing to replay: no operator call is left to choose.")
+    environment = run.environment
+    command = ("opreplay", *sys.argv[1:])
+    rows: dict[tuple[str, str | None], Row] = {}
+    if log is not None:
+        log.begin(environment, command, run.settings)
+        rows = {(row.signature, row.step): row for row in log.rows}
+        if rows:
+            console.print(f"{log.path}: {len(rows):,} rows are there already.")
+    try:
+        _print_rows(run, rows, log, console, verbose=verbose)
+    except KeyboardInterrupt:
+        interrupted = True
+    report = Report(_in_order(rows, run), environment, command)
     print_totals(report, console)
     if interrupted:
         console.print(f"Interrupted after {len(rows):,} of {len(run.calls):,} signatures.")
     return report, interrupted
 
 
-def _print_rows(run: Replay, rows: list[Row], console: Console, *, verbose: bool) -> None:
+def _in_order(rows: dict[tuple[str, str | None], Row], run: Replay) -> tuple[Row, ...]:
+    """Rows in the order of the calls; those of other shards in the same file come last."""
+    keys = [key for key in map(key_of, run.calls) if key in rows]
+    return tuple(rows[key] for key in dict.fromkeys([*keys, *rows]))
+
+
+def _print_rows(
+    run: Replay,
+    rows: dict[tuple[str, str | None], Row],
+    log: RowLog | None,
+    console: Console,
+    *,
+    verbose: bool,
+) -> None:
     printer = RowPrinter(console, verbose=verbose)
     if run.calls:
         printer.print_header()
@@ -378,8 +441,10 @@ def _print_rows(run: Replay, rows: list[Row], console: Console, *, verbose: bool
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as progress:
         task = progress.add_task("replay", total=len(run.calls))
-        for row in run.rows():
-            rows.append(row)
+        progress.advance(task, sum(key_of(call) in rows for call in run.calls))
+        keep = {} if log is None else {"keep": log.append}
+        for row in run.rows(done=rows.keys(), **keep):
+            rows[row.signature, row.step] = row
             printer.print_row(row)
             progress.advance(task)
 
@@ -387,14 +452,12 @@ def _print_rows(run: Replay, rows: list[Row], console: Console, *, verbose: bool
 def _demo(options: argparse.Namespace) -> int:
     from opreplay.demo import recorded_step
 
+    # What runs inside another operator is part of that one's row already.
+    chosen = Selection(level="outermost")
     with recorded_step(options.output, device=options.device) as trace:
-        # What runs inside another operator is part of that one's row already.
-        _, interrupted = _replay(
-            str(trace),
-            Selection(level="outermost"),
-            ReplayOptions(device=options.device),
-            verbose=False,
-        )
+        run = Replay(str(trace), chosen, options=ReplayOptions(device=options.device))
+        with closing(run):
+            _, interrupted = _replay(run, None, verbose=False)
     return _INTERRUPTED if interrupted else 0
 
 

@@ -17,7 +17,7 @@ FULL = row(
     device=RecordedTimes(1.0, 2.0, 0.5), in_graph=True,
     kernels_recorded=(("gemm", 2),), bytes=72, schemas_rejected=(("aten::mm.out", "too many"),),
     detail="a detail", assumptions=("a guess",), recipe="zipf", schema="aten::mm(Tensor self)",
-    timing=replace(
+    ran_on="cuda:1", timing=replace(
         timing(stat(raw=[1.0, 2.0]), hot=stat()), cold_us=stat(), latency_us=stat(),
         launch_bound=True, graph_gain=1.5, gbps=2.5,
     ),

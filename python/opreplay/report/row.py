@@ -85,6 +85,8 @@ class Row:
     """What was measured; None unless the status is ok."""
     batch: Step | None = None
     """Batch of that step, as far as the trace tells it."""
+    ran_on: str | None = None
+    """Device, and machine where there are several; None where one worker ran all rows."""
 
     def __post_init__(self) -> None:
         """Checks that a row has a timing or a reason."""
@@ -163,6 +165,7 @@ class Row:
             "assumptions": list(self.assumptions),
             "recipe": self.recipe,
             "schema": self.schema,
+            "ran_on": self.ran_on,
             "timing": None if self.timing is None else self.timing.to_json(),
             "fidelity": None if self.fidelity is None else asdict(self.fidelity),
         }
