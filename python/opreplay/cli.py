@@ -246,6 +246,11 @@ def _add_long_run(parser: argparse.ArgumentParser) -> None:
         "--devices", type=_listed, metavar="DEV,DEV|all",
         help="share the calls out among these devices, each with a worker of its own",
     )  # fmt: skip
+    group.add_argument(
+        "--ray", nargs="?", const="", metavar="ADDRESS",
+        help="share the calls out over a Ray cluster (default: the one that runs here)",
+    )  # fmt: skip
+    group.add_argument("--gpu-type", metavar="TYPE", help="GPUs of the cluster to use, as H100")
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -352,6 +357,8 @@ def _run(options: argparse.Namespace) -> int:
         raise ValueError("--resume goes on with the rows of a file: name it with --jsonl FILE")
     if options.device is not None and options.devices:
         raise ValueError("--device and --devices are one too many: leave one of them out")
+    if options.ray is not None and options.devices:
+        raise ValueError("--ray chooses the devices: leave --devices out")
     replay_options = _replay_options(options)
     with ExitStack() as stack:
         log = None
@@ -383,6 +390,10 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _starter(options: argparse.Namespace) -> Callable[[ReplayOptions], Pool]:
+    if options.ray is not None:
+        from opreplay.cluster import Cluster
+
+        return functools.partial(Cluster, address=options.ray or None, gpu_type=options.gpu_type)
     if options.devices:
         return functools.partial(start_on_devices, devices=options.devices)
     return start_worker

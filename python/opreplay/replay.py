@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from opreplay.environment import Environment
-from opreplay.isolation import Died, Factory, InProcess, Interpreter, Isolated, TimedOut
+from opreplay.isolation import Answer, Died, Factory, InProcess, Interpreter, Isolated, TimedOut
 from opreplay.options import ReplayOptions
 from opreplay.outcome import Outcome
 from opreplay.plan import Plan, PlannedCall, PlannedOperator, PlannedRecipe, planned
@@ -44,6 +44,7 @@ __all__ = [
     "prepare_process",
     "replay",
     "row_of",
+    "start_attempt",
     "start_on_devices",
     "start_runner",
     "start_worker",
@@ -94,7 +95,19 @@ class Greeting(NamedTuple):
     """Recorded names of the operators whose recipes read the step."""
 
 
-Pool = Workers[Greeting, RecordedCall | PlannedCall, Outcome]
+class Pool(Protocol):
+    """What works on the calls of a run: see `Workers` and `Cluster`."""
+
+    def greetings(self) -> list[Greeting]:
+        """Waits until the workers have loaded and returns what they have to tell."""
+
+    def answers(
+        self, jobs: Sequence[RecordedCall | PlannedCall], seconds: Sequence[float]
+    ) -> Iterator[tuple[Answer[Outcome], str | None]]:
+        """Yields the answers to all jobs, and where each one ran."""
+
+    def close(self) -> None:
+        """Ends the workers; may be called again."""
 
 
 class Replay:
@@ -269,7 +282,7 @@ def start_runner(
 
 def start_worker(options: ReplayOptions) -> Pool:
     """Starts one worker, in a process of its own unless the options say otherwise."""
-    return Workers([_start_attempt(options)], [None])
+    return Workers([start_attempt(options)], [None])
 
 
 def start_on_devices(options: ReplayOptions, devices: Sequence[str]) -> Pool:
@@ -284,7 +297,7 @@ def start_on_devices(options: ReplayOptions, devices: Sequence[str]) -> Pool:
         raise ValueError("several devices need a worker process each: leave isolation on")
     names = [f"{device} ({place})" for place, device in enumerate(devices)]
     return Workers(
-        [_start_attempt(replace(options, device=device)) for device in devices],
+        [start_attempt(replace(options, device=device)) for device in devices],
         devices if len(set(devices)) == len(devices) else names,
     )
 
@@ -298,12 +311,13 @@ def _all_devices() -> list[str]:
     return [f"{accelerator.type}:{place}" for place in range(torch.accelerator.device_count())]
 
 
-def _start_attempt(
+def start_attempt(
     options: ReplayOptions,
 ) -> (
     Isolated[Greeting, RecordedCall | PlannedCall, Outcome]
     | InProcess[Greeting, RecordedCall | PlannedCall, Outcome]
 ):
+    """Starts what takes calls through the rooms."""
     return start_runner(
         functools.partial(load_attempt, options),
         options,
