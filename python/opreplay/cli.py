@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from opreplay import comparison_command, table_command
 from opreplay.isolation import WorkerError
-from opreplay.options import ReplayOptions
+from opreplay.options import OutputChecks, ReplayOptions
 from opreplay.plan import PlannedOperator
 from opreplay.plan_file import is_plan, write_plan
 from opreplay.replay import Pool, Replay, key_of, make_plan, start_on_devices, start_worker
@@ -126,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_running(run)
     _add_measuring(run)
     _add_results(run)
+    _add_output_checks(run)
     _add_long_run(run)
 
     compare = add("compare", comparison_command.compare_command, "compare two results files")
@@ -229,6 +230,32 @@ def _add_results(parser: argparse.ArgumentParser) -> None:
         "--strict", action="store_true", help="take assumptions for failures; exit 1 on failures"
     )
     group.add_argument("--stop-on-error", action="store_true", help="end after the first failure")
+
+
+def _add_output_checks(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("outputs", "any of these looks at them; exit 1 if one fails")
+    group.add_argument(
+        "--check-outputs", action="store_true",
+        help="ask that they are finite, and equal in a second run with the same seed",
+    )  # fmt: skip
+    group.add_argument("--save-outputs", metavar="DIR", help="write them, a file for each call")
+    group.add_argument("--reference", metavar="DIR", help="compare with outputs that were saved")
+    group.add_argument(
+        "--check", type=comparison_command.tolerances, metavar="RTOL,ATOL",
+        help="what they may differ by (default: torch.testing's for each dtype)",
+    )  # fmt: skip
+
+
+def _output_checks(options: argparse.Namespace) -> OutputChecks | None:
+    if options.reference is not None and not Path(options.reference).is_dir():
+        raise ValueError(f"{options.reference}: there is no directory of saved outputs")
+    if options.save_outputs is not None:
+        Path(options.save_outputs).mkdir(parents=True, exist_ok=True)
+    if not (options.check_outputs or options.save_outputs or options.reference):
+        return None
+    return OutputChecks(
+        save=options.save_outputs, reference=options.reference, tolerance=options.check
+    )
 
 
 def _add_long_run(parser: argparse.ArgumentParser) -> None:
@@ -359,7 +386,7 @@ def _run(options: argparse.Namespace) -> int:
         raise ValueError("--device and --devices are one too many: leave one of them out")
     if options.ray is not None and options.devices:
         raise ValueError("--ray chooses the devices: leave --devices out")
-    replay_options = _replay_options(options)
+    replay_options = replace(_replay_options(options), outputs=_output_checks(options))
     with ExitStack() as stack:
         log = None
         if options.jsonl is not None:
@@ -385,8 +412,9 @@ def _run(options: argparse.Namespace) -> int:
         write_html(report.to_json(), options.html)
     if interrupted:
         return _INTERRUPTED
-    failed = any(row.status == "failed" for row in report.rows)
-    return _FAILED if options.strict and failed else 0
+    failed = options.strict and any(row.status == "failed" for row in report.rows)
+    wrong = any(row.outputs is not None and not row.outputs.passed for row in report.rows)
+    return _FAILED if failed or wrong else 0
 
 
 def _starter(options: argparse.Namespace) -> Callable[[ReplayOptions], Pool]:

@@ -60,7 +60,7 @@ def add_ab_arguments(parser: argparse.ArgumentParser) -> None:
         help="side B calls KERNEL (my::op, or package.module:function) in place of OP; repeatable",
     )  # fmt: skip
     parser.add_argument(
-        "--check", type=_tolerances, metavar="RTOL,ATOL",
+        "--check", type=tolerances, metavar="RTOL,ATOL",
         help="what outputs may differ by (default: torch.testing's for each dtype)",
     )  # fmt: skip
     parser.add_argument(
@@ -76,7 +76,8 @@ def _replacement(text: str) -> tuple[str, str]:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _tolerances(text: str) -> tuple[float, float]:
+def tolerances(text: str) -> tuple[float, float]:
+    """Reads ``RTOL,ATOL``."""
     try:
         relative, absolute = (float(part) for part in text.split(","))
     except ValueError as error:

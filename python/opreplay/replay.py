@@ -430,6 +430,7 @@ def row_of(
         recipe=outcome.recipe,
         schema=outcome.schema,
         timing=outcome.timing,
+        outputs=outcome.outputs,
         ran_on=ran_on,
     )
 

@@ -11,6 +11,7 @@ import orjson
 
 from opreplay.document import Node, read_batch
 from opreplay.environment import Environment
+from opreplay.outcome import ResultCheck
 from opreplay.report.results import FORMAT, Report
 from opreplay.report.row import Row
 from opreplay.stat import Stat, Timing
@@ -129,6 +130,7 @@ def read_row(node: Node) -> Row:
         recipe=node.field("recipe", lambda recipe: recipe.optional(Node.text)),
         schema=node.field("schema", lambda schema: schema.optional(Node.text)),
         timing=node.field("timing", lambda timing: timing.optional(_read_timing)),
+        outputs=node.field("outputs", lambda found: found.optional(_read_check)),
         ran_on=node.field("ran_on", lambda name: name.optional(Node.text)),
     )
 
@@ -147,6 +149,10 @@ def _read_rejected(node: Node) -> tuple[str, str]:
 
 def _read_timing(node: Node) -> Timing:
     return _record(node, Timing)
+
+
+def _read_check(node: Node) -> ResultCheck:
+    return _record(node, ResultCheck)
 
 
 def _record(node: Node, kind: type[T]) -> T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from opreplay.outcome import ResultCheck
 from opreplay.stat import Timing
 from opreplay.trace.call import Reason, RecordedTimes
 from opreplay.trace.steps import Step
@@ -85,6 +86,8 @@ class Row:
     """What was measured; None unless the status is ok."""
     batch: Step | None = None
     """Batch of that step, as far as the trace tells it."""
+    outputs: ResultCheck | None = None
+    """What was found of the outputs; None where nobody looked."""
     ran_on: str | None = None
     """Device, and machine where there are several; None where one worker ran all rows."""
 
@@ -165,6 +168,7 @@ class Row:
             "assumptions": list(self.assumptions),
             "recipe": self.recipe,
             "schema": self.schema,
+            "outputs": None if self.outputs is None else asdict(self.outputs),
             "ran_on": self.ran_on,
             "timing": None if self.timing is None else self.timing.to_json(),
             "fidelity": None if self.fidelity is None else asdict(self.fidelity),
