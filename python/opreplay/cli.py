@@ -49,8 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     _configure_logging(verbose=getattr(options, "verbose", False))
-    if getattr(options, "imports", None):
-        sys.path.append(str(Path.cwd()))  # last: what is named by --import alone may come from here
+    if getattr(options, "imports", None) or getattr(options, "replace", None):
+        sys.path.append(str(Path.cwd()))  # last: what the user names may come from here
     command: Callable[[argparse.Namespace], int] = options.command
     try:
         return command(options)
