@@ -83,6 +83,9 @@ class Workers(Generic[G, J, A]):
             thread.start()
         try:
             yield from _until_ended(done, len(threads))
+        except GeneratorExit:  # nobody wants the rest
+            self.close()
+            raise
         except BaseException:
             self.close()
             for thread in threads:

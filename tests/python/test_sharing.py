@@ -88,6 +88,13 @@ def test_an_error_of_one_worker_ends_all_and_keeps_what_was_done():
     assert seen == ["did x", "did y", "did z"]
 
 
+def test_whoever_stops_early_ends_all_workers():
+    answers = pool(echo, echo).answers(["x", "y", "z"], [1, 1, 1])
+
+    next(answers)
+    answers.close()  # raises if the generator goes on
+
+
 def test_a_worker_that_was_closed_starts_no_other():
     runner = Isolated(slow_start, limit_s=1.0, spoils=lambda answer: False)
     runner.close()
