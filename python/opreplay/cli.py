@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from opreplay import comparison_command, table_command
+from opreplay.arguments import share, tolerances, writable
 from opreplay.isolation import WorkerError
 from opreplay.options import OutputChecks, ReplayOptions
 from opreplay.plan import PlannedOperator
@@ -201,7 +202,7 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
         help="limit for warm-up and samples of one call (default: %(default)s)",
     )  # fmt: skip
     group.add_argument(
-        "--relative-error", type=comparison_command.share, metavar="SHARE",
+        "--relative-error", type=share, metavar="SHARE",
         default=TimingOptions().relative_error,
         help="stop once the 95 %% interval of the median is this narrow on either side, relative "
         "to it (default: %(default)s)",
@@ -218,11 +219,11 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
 
 def _add_results(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("results")
-    group.add_argument("--json", type=_writable, metavar="FILE", help="write the results")
+    group.add_argument("--json", type=writable, metavar="FILE", help="write the results")
     group.add_argument(
-        "--html", type=_writable, metavar="FILE", help="write a page with table and charts"
+        "--html", type=writable, metavar="FILE", help="write a page with table and charts"
     )
-    group.add_argument("--csv", type=_writable, metavar="FILE", help="write a table of medians")
+    group.add_argument("--csv", type=writable, metavar="FILE", help="write a table of medians")
     group.add_argument(
         "--raw", action="store_true", help="keep the samples in the JSON, at most 1,000 each"
     )
@@ -241,7 +242,7 @@ def _add_output_checks(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--save-outputs", metavar="DIR", help="write them, a file for each call")
     group.add_argument("--reference", metavar="DIR", help="compare with outputs that were saved")
     group.add_argument(
-        "--check", type=comparison_command.tolerances, metavar="RTOL,ATOL",
+        "--check", type=tolerances, metavar="RTOL,ATOL",
         help="what they may differ by (default: torch.testing's for each dtype)",
     )  # fmt: skip
 
@@ -261,7 +262,7 @@ def _output_checks(options: argparse.Namespace) -> OutputChecks | None:
 def _add_long_run(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("long runs, many devices")
     group.add_argument(
-        "--jsonl", type=_writable, metavar="FILE", help="add each row to this file as it finishes"
+        "--jsonl", type=writable, metavar="FILE", help="add each row to this file as it finishes"
     )
     group.add_argument(
         "--resume", action="store_true", help="go on with the --jsonl file of a run that was ended"
@@ -317,18 +318,6 @@ def _bytes(text: str) -> int:
     if match is None:
         raise argparse.ArgumentTypeError(f"must be a size such as 800MB or 8GiB, got {text}")
     return int(float(match[1]) * (1 << _UNITS[match[2]]))
-
-
-def _writable(text: str) -> Path:
-    """A path that results can be written to, checked before a long run instead of after it."""
-    path = Path(text)
-    if path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text} is a directory")
-    if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"{text}: there is no directory {path.parent}")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise argparse.ArgumentTypeError(f"{text}: permission denied")
-    return path
 
 
 def _selection(options: argparse.Namespace) -> Selection:
@@ -519,7 +508,7 @@ def _show(options: argparse.Namespace) -> int:
 def _plan(options: argparse.Namespace) -> int:
     if is_plan(options.trace):
         raise ValueError(f"{options.trace}: is a plan already; pass a trace")
-    output = _writable(options.output)
+    output = writable(options.output)
     plan = make_plan(
         options.trace,
         _selection(options),

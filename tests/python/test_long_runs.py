@@ -128,9 +128,9 @@ def test_a_full_disk_is_told_and_loses_no_finished_row(quick, tmp_path):
         "--resume\n"
     )
     assert 0 < len(finished) < 12
-    assert (
-        main(["run", quick, *HERE, "--jsonl", str(out), "--resume", "--import", "hostile_ops"]) == 0
-    )
+    with begin(quick, "--jsonl", out, "--resume") as again:
+        again.communicate()
+    assert again.returncode == 0
     assert len(ops(out)) == len(set(ops(out))) == 12
     assert ops(out)[: len(finished)] == finished
 
@@ -151,6 +151,26 @@ def test_a_disk_without_room_is_told(quick, tmp_path):
         assert 0 < len(ops(disk / "out.jsonl")) < 12
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_half_a_line_on_a_full_disk_is_taken_back(tmp_path, monkeypatch):
+    out = tmp_path / "out.jsonl"
+    write_some = os.write
+    with RowLog(out) as log:
+        log.begin(ENVIRONMENT, ("opreplay", "run"), {})
+        log.append(row("aten::mm"))
+        whole = out.read_bytes()
+
+        def full(descriptor, data):
+            if len(data) < 100:
+                raise OSError(28, "No space left on device")
+            return write_some(descriptor, data[: len(data) - 50])
+
+        monkeypatch.setattr(os, "write", full)
+        with pytest.raises(ValueError, match="No space left on device; every row before is whole"):
+            log.append(row("aten::add"))
+
+    assert out.read_bytes() == whole
 
 
 def test_two_runs_do_not_write_to_one_file(quick, tmp_path, capsys):
