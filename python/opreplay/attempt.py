@@ -13,7 +13,8 @@ import torch
 from opreplay import _C
 from opreplay.inputs import Inputs, default_memory_budget, make_inputs
 from opreplay.options import ReplayOptions
-from opreplay.outcome import Outcome
+from opreplay.outcome import Outcome, ResultCheck
+from opreplay.outputs import compute, judge, outputs_file
 from opreplay.plan import PlannedCall, PlannedOperator, resolved
 from opreplay.recipes import Recipe, find_recipe, list_recipes
 from opreplay.recipes.parameters import read_parameters
@@ -21,13 +22,14 @@ from opreplay.resolve.call import ResolvedCall
 from opreplay.resolve.resolver import Resolver
 from opreplay.stat import Timing
 from opreplay.timing import kernel_times, measure, profile_once
-from opreplay.trace.call import Reason, RecordedCall, Skipped
+from opreplay.trace.call import Reason, RecordedCall, Skipped, signature_of
 
 __all__ = ["Attempt", "PreparedCall"]
 
 logger = logging.getLogger(__name__)
 
 _MAX_DETAIL = 400
+_UNWRITTEN = ("aten::empty", "aten::new_empty")
 _DEVICE_ERROR = re.compile(r"\b(?:CUDA|HIP|XPU|MPS) error\b|device-side assert")
 _OUT_OF_MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory", re.IGNORECASE)
 _NO_KERNEL = re.compile(r"^Could not run '\S+' with arguments from the '\w+' backend")
@@ -114,6 +116,11 @@ class Attempt:
         )
         if refused := self._refused(known.assumptions):
             return _skip(known, refused)
+        if self._options.outputs is not None:
+            try:
+                known = replace(known, outputs=self._check_outputs(job, found))
+            except Exception as error:
+                return self._failed(error, prepared, known)
         return self.measure(prepared, known)
 
     def refresh(self) -> None:
@@ -178,10 +185,7 @@ class Attempt:
         try:
             timing, kernels = self._time(prepared, known)
         except Exception as error:  # Operators are foreign code; what they raise fails the row.
-            broken = isinstance(error, torch.AcceleratorError) or bool(
-                _DEVICE_ERROR.search(str(error))
-            )
-            return replace(_skip(known, self._classify(error, prepared)), device_broken=broken)
+            return self._failed(error, prepared, known)
         return replace(
             known,
             timing=timing,
@@ -201,6 +205,42 @@ class Attempt:
         if isinstance(call, _C.Call) and _C.has_device_api(self._device):
             return timing, kernel_times(call, mode=prepared.mode)
         return timing, None
+
+    def _check_outputs(
+        self, job: RecordedCall | PlannedCall, call: ResolvedCall
+    ) -> ResultCheck | None:
+        """Runs the call twice on inputs of its own; saves and compares what it computes.
+
+        An operator that gives memory as it is found has no outputs to speak of.
+        """
+        asked = self._options.outputs
+        if asked is None or call.resolved_op.startswith(_UNWRITTEN):
+            return None
+        first, second = (self._compute(call) for _ in range(2))
+        if isinstance(job, RecordedCall):
+            signature = signature_of(job.name, job.arguments)
+        else:
+            signature = job.signature
+        recipe = find_recipe(call.resolved_op)
+        reads_step = recipe is not None and recipe.reads_step
+        step = call.batch.annotation if reads_step and call.batch is not None else None
+        if asked.save is not None:
+            saved = [tensor.cpu() for tensor in first]
+            torch.save(saved, outputs_file(asked.save, signature, step))
+        reference = asked.reference and outputs_file(asked.reference, signature, step)
+        return judge(first, second, reference=reference or None, tolerance=asked.tolerance)
+
+    def _compute(self, call: ResolvedCall) -> list[torch.Tensor]:
+        prepared = self.prepare(call)
+        if isinstance(prepared, Skipped):  # there was room a moment ago
+            raise MemoryError(prepared.detail)
+        return compute(
+            call, prepared.inputs, prepared.call, mode=prepared.mode, seed=self._options.seed
+        )
+
+    def _failed(self, error: Exception, prepared: PreparedCall, known: Outcome) -> Outcome:
+        broken = isinstance(error, torch.AcceleratorError) or bool(_DEVICE_ERROR.search(str(error)))
+        return replace(_skip(known, self._classify(error, prepared)), device_broken=broken)
 
     def _classify(self, error: Exception, prepared: PreparedCall) -> Skipped:
         """Tells a limit of the machine from a failure of the call."""

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,18 +19,21 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from opreplay import comparison_command, table_command
+from opreplay.arguments import share, tolerances, writable
 from opreplay.isolation import WorkerError
-from opreplay.options import ReplayOptions
+from opreplay.options import OutputChecks, ReplayOptions
 from opreplay.plan import PlannedOperator
 from opreplay.plan_file import is_plan, write_plan
-from opreplay.replay import Replay, make_plan
+from opreplay.replay import Pool, Replay, key_of, make_plan, start_on_devices, start_worker
 from opreplay.report import inspect as inspecting
 from opreplay.report.html import write_html
 from opreplay.report.reading import read_shown
 from opreplay.report.results import Report
 from opreplay.report.row import Row
+from opreplay.report.row_log import RowLog
 from opreplay.report.show import show_calls
 from opreplay.report.terminal import RowPrinter, make_console, print_launch_bound, print_totals
+from opreplay.sharing import read_shard
 from opreplay.stat import TimingOptions
 from opreplay.trace import STEPS, Selection, Trace
 
@@ -47,8 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     _configure_logging(verbose=getattr(options, "verbose", False))
-    if getattr(options, "imports", None):
-        sys.path.append(str(Path.cwd()))  # last: what is named by --import alone may come from here
+    if getattr(options, "imports", None) or getattr(options, "replace", None):
+        sys.path.append(str(Path.cwd()))  # last: what the user names may come from here
     command: Callable[[argparse.Namespace], int] = options.command
     try:
         return command(options)
@@ -124,6 +127,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_running(run)
     _add_measuring(run)
     _add_results(run)
+    _add_output_checks(run)
+    _add_long_run(run)
 
     compare = add("compare", comparison_command.compare_command, "compare two results files")
     comparison_command.add_compare_arguments(compare)
@@ -197,7 +202,7 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
         help="limit for warm-up and samples of one call (default: %(default)s)",
     )  # fmt: skip
     group.add_argument(
-        "--relative-error", type=comparison_command.share, metavar="SHARE",
+        "--relative-error", type=share, metavar="SHARE",
         default=TimingOptions().relative_error,
         help="stop once the 95 %% interval of the median is this narrow on either side, relative "
         "to it (default: %(default)s)",
@@ -226,11 +231,11 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
 
 def _add_results(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("results")
-    group.add_argument("--json", type=_writable, metavar="FILE", help="write the results")
+    group.add_argument("--json", type=writable, metavar="FILE", help="write the results")
     group.add_argument(
-        "--html", type=_writable, metavar="FILE", help="write a page with table and charts"
+        "--html", type=writable, metavar="FILE", help="write a page with table and charts"
     )
-    group.add_argument("--csv", type=_writable, metavar="FILE", help="write a table of medians")
+    group.add_argument("--csv", type=writable, metavar="FILE", help="write a table of medians")
     group.add_argument(
         "--raw", action="store_true", help="keep the samples in the JSON, at most 1,000 each"
     )
@@ -242,6 +247,65 @@ def _add_results(parser: argparse.ArgumentParser) -> None:
         help="end with the calls that a graph would speed up, those that save most first",
     )  # fmt: skip
     group.add_argument("--stop-on-error", action="store_true", help="end after the first failure")
+
+
+def _add_output_checks(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("outputs", "any of these looks at them; exit 1 if one fails")
+    group.add_argument(
+        "--check-outputs", action="store_true",
+        help="ask that they are finite, and equal in a second run with the same seed",
+    )  # fmt: skip
+    group.add_argument("--save-outputs", metavar="DIR", help="write them, a file for each call")
+    group.add_argument("--reference", metavar="DIR", help="compare with outputs that were saved")
+    group.add_argument(
+        "--check", type=tolerances, metavar="RTOL,ATOL",
+        help="what they may differ by (default: torch.testing's for each dtype)",
+    )  # fmt: skip
+
+
+def _output_checks(options: argparse.Namespace) -> OutputChecks | None:
+    if options.reference is not None and not Path(options.reference).is_dir():
+        raise ValueError(f"{options.reference}: there is no directory of saved outputs")
+    if options.save_outputs is not None:
+        Path(options.save_outputs).mkdir(parents=True, exist_ok=True)
+    if not (options.check_outputs or options.save_outputs or options.reference):
+        return None
+    return OutputChecks(
+        save=options.save_outputs, reference=options.reference, tolerance=options.check
+    )
+
+
+def _add_long_run(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("long runs, many devices")
+    group.add_argument(
+        "--jsonl", type=writable, metavar="FILE", help="add each row to this file as it finishes"
+    )
+    group.add_argument(
+        "--resume", action="store_true", help="go on with the --jsonl file of a run that was ended"
+    )
+    group.add_argument(
+        "--shard", type=_shard, metavar="I/N", help="run the I-th of N parts of the calls"
+    )
+    group.add_argument(
+        "--devices", type=_listed, metavar="DEV,DEV|all",
+        help="share the calls out among these devices, each with a worker of its own",
+    )  # fmt: skip
+    group.add_argument(
+        "--ray", nargs="?", const="", metavar="ADDRESS",
+        help="share the calls out over a Ray cluster (default: the one that runs here)",
+    )  # fmt: skip
+    group.add_argument("--gpu-type", metavar="TYPE", help="GPUs of the cluster to use, as H100")
+
+
+def _shard(text: str) -> tuple[int, int]:
+    try:
+        return read_shard(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -270,18 +334,6 @@ def _bytes(text: str) -> int:
     if match is None:
         raise argparse.ArgumentTypeError(f"must be a size such as 800MB or 8GiB, got {text}")
     return int(float(match[1]) * (1 << _UNITS[match[2]]))
-
-
-def _writable(text: str) -> Path:
-    """A path that results can be written to, checked before a long run instead of after it."""
-    path = Path(text)
-    if path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text} is a directory")
-    if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"{text}: there is no directory {path.parent}")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise argparse.ArgumentTypeError(f"{text}: permission denied")
-    return path
 
 
 def _selection(options: argparse.Namespace) -> Selection:
@@ -337,13 +389,30 @@ def _run(options: argparse.Namespace) -> int:
         )
     if options.graph_launches is not None and is_plan(options.source):
         raise ValueError(f"{options.source}: is a plan; --graph-launches goes with a trace")
-    report, interrupted = _replay(
-        options.source,
-        _selection(options),
-        _replay_options(options),
-        read=_reader(options),
-        verbose=options.verbose,
-    )
+    if options.resume and options.jsonl is None:
+        raise ValueError("--resume goes on with the rows of a file: name it with --jsonl FILE")
+    if options.device is not None and options.devices:
+        raise ValueError("--device and --devices are one too many: leave one of them out")
+    if options.ray is not None and options.devices:
+        raise ValueError("--ray chooses the devices: leave --devices out")
+    replay_options = replace(_replay_options(options), outputs=_output_checks(options))
+    with ExitStack() as stack:
+        log = None
+        if options.jsonl is not None:
+            log = stack.enter_context(RowLog(options.jsonl, resume=options.resume))
+        run = stack.enter_context(
+            closing(
+                Replay(
+                    options.source,
+                    _selection(options),
+                    options=replay_options,
+                    shard=options.shard,
+                    read=_reader(options),
+                    start=_starter(options),
+                )
+            )
+        )
+        report, interrupted = _replay(run, log, verbose=options.verbose)
     if options.sort:
         print_launch_bound(report, make_console())
     if options.json is not None:
@@ -354,44 +423,66 @@ def _run(options: argparse.Namespace) -> int:
         write_html(report.to_json(), options.html)
     if interrupted:
         return _INTERRUPTED
-    failed = any(row.status == "failed" for row in report.rows)
-    return _FAILED if options.strict and failed else 0
+    failed = options.strict and any(row.status == "failed" for row in report.rows)
+    wrong = any(row.outputs is not None and not row.outputs.passed for row in report.rows)
+    return _FAILED if failed or wrong else 0
+
+
+def _starter(options: argparse.Namespace) -> Callable[[ReplayOptions], Pool]:
+    if options.ray is not None:
+        from opreplay.cluster import Cluster
+
+        return functools.partial(Cluster, address=options.ray or None, gpu_type=options.gpu_type)
+    if options.devices:
+        return functools.partial(start_on_devices, devices=options.devices)
+    return start_worker
 
 
 def _ab(options: argparse.Namespace) -> int:
     return comparison_command.ab_command(options, _selection(options), _replay_options(options))
 
 
-def _replay(
-    source: str,
-    selection: Selection,
-    options: ReplayOptions,
-    *,
-    read: Callable[[str], Trace] = read_shown,
-    verbose: bool,
-) -> tuple[Report, bool]:
+def _replay(run: Replay, log: RowLog | None, *, verbose: bool) -> tuple[Report, bool]:
     """Runs with rows printed as they come; returns the report and whether Ctrl-C ended the run."""
     console = make_console()
-    rows: list[Row] = []
     interrupted = False
-    with closing(Replay(source, selection, options=options, read=read)) as run:
-        for note in run.notes:
-            console.print(f"Note: {note}", soft_wrap=True)
-        if not run.calls:
-            console.print(f"{run.name}: nothing to replay: no operator call is left to choose.")
-        environment = run.environment
-        try:
-            _print_rows(run, rows, console, verbose=verbose)
-        except KeyboardInterrupt:
-            interrupted = True
-    report = Report(tuple(rows), environment, ("opreplay", *sys.argv[1:]))
+    for note in run.notes:
+        console.print(f"Note: {note}", soft_wrap=True)
+    if not run.calls:
+        console.print(f"{run.name}: nothing to replay: no operator call is left to choose.")
+    environment = run.environment
+    command = ("opreplay", *sys.argv[1:])
+    rows: dict[tuple[str, str | None], Row] = {}
+    if log is not None:
+        log.begin(environment, command, run.settings)
+        rows = {(row.signature, row.step): row for row in log.rows}
+        if rows:
+            console.print(f"{log.path}: {len(rows):,} rows are there already.")
+    try:
+        _print_rows(run, rows, log, console, verbose=verbose)
+    except KeyboardInterrupt:
+        interrupted = True
+    report = Report(_in_order(rows, run), environment, command)
     print_totals(report, console)
     if interrupted:
         console.print(f"Interrupted after {len(rows):,} of {len(run.calls):,} signatures.")
     return report, interrupted
 
 
-def _print_rows(run: Replay, rows: list[Row], console: Console, *, verbose: bool) -> None:
+def _in_order(rows: dict[tuple[str, str | None], Row], run: Replay) -> tuple[Row, ...]:
+    """Rows in the order of the calls; those of other shards in the same file come last."""
+    keys = [key for key in map(key_of, run.calls) if key in rows]
+    return tuple(rows[key] for key in dict.fromkeys([*keys, *rows]))
+
+
+def _print_rows(
+    run: Replay,
+    rows: dict[tuple[str, str | None], Row],
+    log: RowLog | None,
+    console: Console,
+    *,
+    verbose: bool,
+) -> None:
     printer = RowPrinter(console, verbose=verbose)
     if run.calls:
         printer.print_header()
@@ -400,8 +491,10 @@ def _print_rows(run: Replay, rows: list[Row], console: Console, *, verbose: bool
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as progress:
         task = progress.add_task("replay", total=len(run.calls))
-        for row in run.rows():
-            rows.append(row)
+        progress.advance(task, sum(key_of(call) in rows for call in run.calls))
+        keep = {} if log is None else {"keep": log.append}
+        for row in run.rows(done=rows.keys(), **keep):
+            rows[row.signature, row.step] = row
             printer.print_row(row)
             progress.advance(task)
 
@@ -409,14 +502,12 @@ def _print_rows(run: Replay, rows: list[Row], console: Console, *, verbose: bool
 def _demo(options: argparse.Namespace) -> int:
     from opreplay.demo import recorded_step
 
+    # What runs inside another operator is part of that one's row already.
+    chosen = Selection(level="outermost")
     with recorded_step(options.output, device=options.device) as trace:
-        # What runs inside another operator is part of that one's row already.
-        _, interrupted = _replay(
-            str(trace),
-            Selection(level="outermost"),
-            ReplayOptions(device=options.device),
-            verbose=False,
-        )
+        run = Replay(str(trace), chosen, options=ReplayOptions(device=options.device))
+        with closing(run):
+            _, interrupted = _replay(run, None, verbose=False)
     return _INTERRUPTED if interrupted else 0
 
 
@@ -439,7 +530,7 @@ def _show(options: argparse.Namespace) -> int:
 def _plan(options: argparse.Namespace) -> int:
     if is_plan(options.trace):
         raise ValueError(f"{options.trace}: is a plan already; pass a trace")
-    output = _writable(options.output)
+    output = writable(options.output)
     plan = make_plan(
         options.trace,
         _selection(options),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from opreplay.ab import ab, read_replacement, read_side
+from opreplay.arguments import share, tolerances, writable
 from opreplay.compare import compare
 from opreplay.options import ReplayOptions
 from opreplay.report.comparison import NUMBERS, Comparison, print_comparison
@@ -43,8 +43,8 @@ def _add_judging(parser: argparse.ArgumentParser, *, tolerance: float) -> None:
         help="exit 1 if a row is slower by more than this, e.g. 5%%",
     )  # fmt: skip
     parser.add_argument("--rows", type=int, metavar="N", help="print so many rows (default: all)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the comparison")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write a table")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="write the comparison")
+    parser.add_argument("--csv", type=writable, metavar="FILE", help="write a table")
 
 
 def add_ab_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +60,7 @@ def add_ab_arguments(parser: argparse.ArgumentParser) -> None:
         help="side B calls KERNEL (my::op, or package.module:function) in place of OP; repeatable",
     )  # fmt: skip
     parser.add_argument(
-        "--check", type=_tolerances, metavar="RTOL,ATOL",
+        "--check", type=tolerances, metavar="RTOL,ATOL",
         help="what outputs may differ by (default: torch.testing's for each dtype)",
     )  # fmt: skip
     parser.add_argument(
@@ -74,25 +74,6 @@ def _replacement(text: str) -> tuple[str, str]:
         return read_replacement(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _tolerances(text: str) -> tuple[float, float]:
-    try:
-        relative, absolute = (float(part) for part in text.split(","))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"must be two numbers RTOL,ATOL, got {text}") from error
-    return relative, absolute
-
-
-def share(text: str) -> float:
-    """Reads a share, as ``5%`` or ``0.05``."""
-    try:
-        value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 10:
-        raise argparse.ArgumentTypeError(f"must be a share such as 5% or 0.05, got {text}")
-    return value
 
 
 def compare_command(options: argparse.Namespace) -> int:

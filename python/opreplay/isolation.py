@@ -16,12 +16,21 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-__all__ = ["Died", "Factory", "InProcess", "Interpreter", "Isolated", "TimedOut", "WorkerError"]
+__all__ = [
+    "Answer",
+    "Died",
+    "Factory",
+    "InProcess",
+    "Interpreter",
+    "Isolated",
+    "TimedOut",
+    "WorkerError",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +80,19 @@ class TimedOut:
 
     limit_s: float
     """The limit [seconds]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[A]):
+    """What became of one job."""
+
+    place: int
+    """Number of the job, in the order taken."""
+    content: A | Died | TimedOut
+    """The answer, or how the worker ended."""
+    certain: bool
+    """False while the next job may still show that this one had damaged the worker; a certain
+    answer to the same job follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +231,7 @@ class Isolated(Generic[G, J, A]):
             interpreter: The Python that it runs in; the default is the one that runs now.
         """
         self._interpreter = interpreter or Interpreter()
+        self._closed = False
         self._factory = factory
         self._limit_s = limit_s
         self._spoils = spoils
@@ -225,45 +248,57 @@ class Isolated(Generic[G, J, A]):
         return self._worker.greeting()
 
     def _start(self) -> _Worker[G, J, A]:
+        if self._closed:  # by another thread, in the middle of a job
+            raise WorkerError("the worker was ended")
         return _Worker(self._factory, self._interpreter)
 
     def map(self, jobs: Iterable[J]) -> Iterator[A | Died | TimedOut]:
-        """Yields one answer for each job, in order.
+        """Yields one answer for each job, in order, once it is certain."""
+        return (answer.content for answer in self.watch(jobs) if answer.certain)
+
+    def watch(self, jobs: Iterable[J]) -> Iterator[Answer[A]]:
+        """Yields every answer twice: at once, and when it is certain.
 
         A job is held to have died only if it dies again, alone in a fresh worker: damage that the
         job before did to the heap can kill it. If it survives alone, the job before is tried again
-        alone too, which is why an answer is handed on only after the next job has ended.
+        alone too, which is why an answer is certain only after the next job has ended.
         """
-        before: tuple[J, A | Died | TimedOut] | None = None
-        for job in jobs:
+        before: tuple[J, Answer[A]] | None = None
+        for place, job in enumerate(jobs):
             shared = self._worker is not None and self._worker.answered > 0
             try:
                 answer = self._run(job)
-            except KeyboardInterrupt:  # the job before has ended: its answer is kept
+                if isinstance(answer, Died):
+                    logger.debug("worker died (%s); trying the job again alone", answer.cause)
+                    answer = self._run(job)
+                    if before is not None and shared and not isinstance(answer, Died):
+                        again = self._retry_suspect(before[0], before[1].content)
+                        before = (before[0], Answer(before[1].place, again, certain=True))
+            except (KeyboardInterrupt, WorkerError):  # the job before has ended: it is kept
                 if before is not None:
-                    yield before[1]
+                    yield replace(before[1], certain=True)
                 raise
-            if isinstance(answer, Died):
-                logger.debug("worker died (%s); trying the job again alone", answer.cause)
-                answer = self._run(job)
-                if before is not None and shared and not isinstance(answer, Died):
-                    before = (before[0], self._retry_suspect(*before))
             if before is not None:
-                yield before[1]
-            before = (job, answer)
-        if before is not None:
+                yield replace(before[1], certain=True)
+            before = (job, Answer(place, answer, certain=False))
             yield before[1]
+        if before is not None:
+            yield replace(before[1], certain=True)
 
     def close(self) -> None:
-        """Ends the worker and everything it started; may be called again."""
+        """Ends the worker and everything it started, for good; may be called again."""
+        self._closed = True
+        self._end_worker()
+
+    def _end_worker(self) -> None:
         if self._worker is not None:
             self._worker.end()
             self._worker = None
 
     def _retry_suspect(self, job: J, answer: A | Died | TimedOut) -> A | Died | TimedOut:
-        self.close()
+        self._end_worker()
         again = self._run(job)
-        self.close()
+        self._end_worker()
         return again if isinstance(again, Died) else answer
 
     def _run(self, job: J) -> A | Died | TimedOut:
@@ -271,7 +306,7 @@ class Isolated(Generic[G, J, A]):
             self._worker = self._start()
         answer = self._worker.run(job, limit_s=self._limit_s)
         if isinstance(answer, Died | TimedOut) or self._spoils(answer):
-            self.close()
+            self._end_worker()
         return answer
 
 
@@ -297,6 +332,11 @@ class InProcess(Generic[G, J, A]):
         """Yields one answer for each job, in order."""
         for job in jobs:
             yield self._handle(job, lambda: None)
+
+    def watch(self, jobs: Iterable[J]) -> Iterator[Answer[A]]:
+        """Yields one answer for each job; it is certain, for there is no other process."""
+        for place, answer in enumerate(self.map(jobs)):
+            yield Answer(place, answer, certain=True)
 
     def close(self) -> None:
         """Does nothing: there is no process to end."""

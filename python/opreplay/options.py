@@ -7,7 +7,19 @@ from dataclasses import dataclass, field
 
 from opreplay.stat import TimingOptions
 
-__all__ = ["ReplayOptions"]
+__all__ = ["OutputChecks", "ReplayOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputChecks:
+    """What is asked of the outputs of each call, besides being finite and equal in two runs."""
+
+    save: str | None = None
+    """Directory that they are written to."""
+    reference: str | None = None
+    """Directory of saved outputs that they shall equal."""
+    tolerance: tuple[float, float] | None = None
+    """Relative and absolute, towards the reference; None takes those of each dtype."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +36,8 @@ class ReplayOptions:
     """What the recipes shall choose, by the names that they declare, as text."""
     timing: TimingOptions = field(default_factory=TimingOptions)
     """How long and how exactly to measure."""
+    outputs: OutputChecks | None = None
+    """What is asked of the outputs; None looks at none."""
     threads: int | None = None
     """Threads that an operator may use; None leaves torch's own number."""
     imports: tuple[str, ...] = ()

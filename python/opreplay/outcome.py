@@ -7,7 +7,26 @@ from dataclasses import dataclass
 from opreplay.stat import Timing
 from opreplay.trace.call import Reason
 
-__all__ = ["Outcome"]
+__all__ = ["Outcome", "ResultCheck"]
+
+
+@dataclass(frozen=True, slots=True)
+class ResultCheck:
+    """What was found of the outputs of a call, and of the arguments that it writes to."""
+
+    finite: bool
+    """True if no element is infinite or NaN."""
+    repeatable: bool
+    """True if a second run with equal inputs gave the same bits."""
+    reference: bool | None
+    """True if they equal the saved ones; None where none were asked for."""
+    detail: str
+    """What is wrong, one sentence; empty if nothing is."""
+
+    @property
+    def passed(self) -> bool:
+        """True if nothing is wrong."""
+        return not self.detail
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,5 +55,7 @@ class Outcome:
     """Bytes of all storages of the inputs."""
     kernels_us: dict[str, float] | None = None
     """Time of the kernels of one profiled call, by name [microseconds]; None on the CPU."""
+    outputs: ResultCheck | None = None
+    """What was found of the outputs; None where nobody looked."""
     device_broken: bool = False
     """True if the process cannot use its device any more."""

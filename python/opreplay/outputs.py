@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from opreplay import _C
 from opreplay.inputs import Inputs
+from opreplay.outcome import ResultCheck
 from opreplay.report.comparison import OutputCheck
 from opreplay.resolve.call import ResolvedCall
 
-__all__ = ["compare_outputs", "compute"]
+__all__ = ["compare_outputs", "compute", "judge", "outputs_file"]
 
 _MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "inference": torch.inference_mode,
@@ -77,6 +80,55 @@ def compare_outputs(
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             return OutputCheck(False, f"output {place} differs: {'; '.join(lines[1:] or lines)}")
     return OutputCheck(True, "")
+
+
+def judge(
+    first: Sequence[torch.Tensor],
+    second: Sequence[torch.Tensor],
+    *,
+    reference: Path | None,
+    tolerance: tuple[float, float] | None,
+) -> ResultCheck:
+    """Says what is wrong with outputs.
+
+    Args:
+        first: Outputs of a call.
+        second: Outputs of the same call with equal inputs.
+        reference: File of saved outputs that they shall equal.
+        tolerance: Relative and absolute, towards the reference; None takes those of each dtype.
+    """
+    wrong = []
+    finite = all(bool(_widened(one).isfinite().all()) for one in first if _has_infinities(one))
+    if not finite:
+        wrong.append("an output is not finite")
+    again = compare_outputs(first, second, (0.0, 0.0))
+    if not again.within:
+        wrong.append(f"a second run with equal inputs differs: {again.detail}")
+    equal = None
+    if reference is not None:
+        found = _compare_saved(first, reference, tolerance)
+        equal = found.within
+        wrong += [] if equal else [f"against the reference: {found.detail}"]
+    return ResultCheck(finite, again.within, equal, "; ".join(wrong))
+
+
+def outputs_file(directory: str, signature: str, step: str | None) -> Path:
+    """Where the outputs of a call are saved: a name for each signature and step."""
+    suffix = "" if step is None else f"-{hashlib.sha256(step.encode()).hexdigest()[:8]}"
+    return Path(directory) / f"{signature}{suffix}.pt"
+
+
+def _compare_saved(
+    found: Sequence[torch.Tensor], path: Path, tolerance: tuple[float, float] | None
+) -> OutputCheck:
+    if not path.is_file():
+        return OutputCheck(False, f"there is no {path}")
+    saved: list[torch.Tensor] = torch.load(path, weights_only=True)
+    return compare_outputs(saved, [tensor.cpu() for tensor in found], tolerance)
+
+
+def _has_infinities(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _tensors(values: object) -> Iterator[torch.Tensor]:

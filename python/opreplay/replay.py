@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from opreplay.environment import Environment
-from opreplay.isolation import Died, Factory, InProcess, Interpreter, Isolated, TimedOut
+from opreplay.isolation import Answer, Died, Factory, InProcess, Interpreter, Isolated, TimedOut
 from opreplay.options import ReplayOptions
 from opreplay.outcome import Outcome
 from opreplay.plan import Plan, PlannedCall, PlannedOperator, PlannedRecipe, planned
@@ -27,26 +27,35 @@ from opreplay.resolve.namespaces import (
     register_namespace,
     registered_namespaces,
 )
+from opreplay.sharing import Workers, expected_seconds, shard_of
 from opreplay.trace import CallGroup, RecordedCall, Selection, Skipped, Trace, read_trace
 
 if TYPE_CHECKING:
     from opreplay.attempt import Attempt
 
 __all__ = [
+    "Pool",
     "Replay",
     "choose_calls",
+    "key_of",
     "load_attempt",
     "make_plan",
     "outcome_of",
     "prepare_process",
     "replay",
     "row_of",
+    "start_attempt",
+    "start_on_devices",
     "start_runner",
+    "start_worker",
 ]
 
 logger = logging.getLogger(__name__)
 
 Source = str | Path | Trace | Plan
+
+_OF_NO_EFFECT = ("isolation", "stop_on_error", "timeout_s")
+"""Options that a run may be resumed with others of."""
 
 A = TypeVar("A")
 G = TypeVar("G")
@@ -86,8 +95,23 @@ class Greeting(NamedTuple):
     """Recorded names of the operators whose recipes read the step."""
 
 
+class Pool(Protocol):
+    """What works on the calls of a run: see `Workers` and `Cluster`."""
+
+    def greetings(self) -> list[Greeting]:
+        """Waits until the workers have loaded and returns what they have to tell."""
+
+    def answers(
+        self, jobs: Sequence[RecordedCall | PlannedCall], seconds: Sequence[float]
+    ) -> Iterator[tuple[Answer[Outcome], str | None]]:
+        """Yields the answers to all jobs, and where each one ran."""
+
+    def close(self) -> None:
+        """Ends the workers; may be called again."""
+
+
 class Replay:
-    """One run, row by row; to be closed, which ends its worker."""
+    """One run, row by row; to be closed, which ends its workers."""
 
     def __init__(
         self,
@@ -95,44 +119,82 @@ class Replay:
         selection: Selection | None = None,
         *,
         options: ReplayOptions | None = None,
+        shard: tuple[int, int] | None = None,
         read: Callable[[str], Trace] = read_trace,
+        start: Callable[[ReplayOptions], Pool] | None = None,
     ) -> None:
-        """Starts the worker, then reads the source while the worker loads its libraries.
+        """Starts the workers, then reads the source while they load their libraries.
 
         Args:
             source: A trace, a plan, or the path of either.
             selection: Which calls; the default is all of them.
             options: How they are run.
+            shard: Which part of the chosen calls, from 1, and of how many; the default is all.
             read: Reads a trace file.
+            start: Starts the workers; the default is one, where the options say.
         """
         options = options or ReplayOptions()
         self._options = replace(
             options, namespaces={**registered_namespaces(), **options.namespaces}
         )
-        self._runner = start_runner(
-            functools.partial(load_attempt, self._options),
-            self._options,
-            spoils=lambda outcome: outcome.device_broken,
-        )
+        self._workers = (start or start_worker)(self._options)
         try:
-            self.name, self.notes, self.calls = choose_calls(
-                source, selection, read, lambda: self._runner.greeting().step_ops
+            self.name, self.notes, calls = choose_calls(
+                source, selection, read, lambda: self._workers.greetings()[0].step_ops
             )
+            self.calls = list(calls) if shard is None else shard_of(calls, *shard)
         except BaseException:
-            self._runner.close()
+            self._workers.close()
             raise
 
     @property
     def environment(self) -> Environment:
-        """The machine and the software that the calls run on; waits until the worker has loaded."""
-        return self._runner.greeting().environment
+        """The machine and the software that the calls run on; waits until the workers have loaded.
 
-    def rows(self) -> Iterator[Row]:
-        """Yields one row for each chosen call, in order, as soon as it is certain."""
-        jobs = [call.call if isinstance(call, CallGroup) else call for call in self.calls]
-        answers = self._runner.map(jobs)
-        for call, answer in zip(self.calls, answers, strict=True):
-            row = row_of(call, answer)
+        Raises:
+            WorkerError: A worker cannot load what it needs.
+            ValueError: The workers' devices are of several types.
+        """
+        first, *others = (one.environment for one in self._workers.greetings())
+        for other in others:
+            if other.device_name != first.device_name:
+                raise ValueError(
+                    f"{first.device} is {first.device_name}, {other.device} is "
+                    f"{other.device_name}: times of both do not compare, name devices of one type"
+                )
+        return first
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The options that the times depend on, in the form that stands in a file of rows."""
+        fields = asdict(self._options)
+        return {name: value for name, value in fields.items() if name not in _OF_NO_EFFECT}
+
+    def rows(
+        self,
+        *,
+        done: Set[tuple[str, str | None]] = frozenset(),
+        keep: Callable[[Row], None] = lambda row: None,
+    ) -> Iterator[Row]:
+        """Yields one row for each chosen call as soon as it is certain.
+
+        One worker gives them in the order of the calls, several as they finish.
+
+        Args:
+            done: Signature and step of the calls that need no run.
+            keep: Called with each row as soon as there is one, and again should the next call show
+                that it was wrong.
+        """
+        calls = [call for call in self.calls if key_of(call) not in done]
+        jobs = [call.call if isinstance(call, CallGroup) else call for call in calls]
+        kept: dict[int, Row] = {}
+        for answer, ran_on in self._workers.answers(jobs, [expected_seconds(c) for c in calls]):
+            row = row_of(calls[answer.place], answer.content, ran_on=ran_on)
+            if kept.get(answer.place) != row:
+                kept[answer.place] = row
+                keep(row)
+            if not answer.certain:
+                continue
             for sentence in row.assumptions:
                 logger.warning("%s: %s", row.op, sentence)
             yield row
@@ -140,8 +202,8 @@ class Replay:
                 return
 
     def close(self) -> None:
-        """Ends the worker; may be called again."""
-        self._runner.close()
+        """Ends the workers; may be called again."""
+        self._workers.close()
 
 
 def make_plan(
@@ -218,6 +280,51 @@ def start_runner(
     return Isolated(factory, limit_s=options.timeout_s, spoils=spoils, interpreter=interpreter)
 
 
+def start_worker(options: ReplayOptions) -> Pool:
+    """Starts one worker, in a process of its own unless the options say otherwise."""
+    return Workers([start_attempt(options)], [None])
+
+
+def start_on_devices(options: ReplayOptions, devices: Sequence[str]) -> Pool:
+    """Starts a worker for each device, or for every accelerator where `devices` is ``["all"]``.
+
+    Raises:
+        ValueError: There is no accelerator, or the options want no processes.
+    """
+    if list(devices) == ["all"]:
+        devices = _all_devices()
+    if not options.isolation:
+        raise ValueError("several devices need a worker process each: leave isolation on")
+    names = [f"{device} ({place})" for place, device in enumerate(devices)]
+    return Workers(
+        [start_attempt(replace(options, device=device)) for device in devices],
+        devices if len(set(devices)) == len(devices) else names,
+    )
+
+
+def _all_devices() -> list[str]:
+    import torch
+
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None:
+        raise ValueError("there is no accelerator here: name the devices, as --devices cpu")
+    return [f"{accelerator.type}:{place}" for place in range(torch.accelerator.device_count())]
+
+
+def start_attempt(
+    options: ReplayOptions,
+) -> (
+    Isolated[Greeting, RecordedCall | PlannedCall, Outcome]
+    | InProcess[Greeting, RecordedCall | PlannedCall, Outcome]
+):
+    """Starts what takes calls through the rooms."""
+    return start_runner(
+        functools.partial(load_attempt, options),
+        options,
+        spoils=lambda outcome: outcome.device_broken,
+    )
+
+
 def load_attempt(options: ReplayOptions) -> tuple[Greeting, Attempt]:
     """Runs in the worker: loads torch and the dispatcher's operators."""
     from opreplay.attempt import Attempt
@@ -281,8 +388,23 @@ def _step_ops() -> frozenset[str]:
     return frozenset(reading | older)
 
 
-def row_of(call: CallGroup | PlannedCall, answer: Outcome | Died | TimedOut) -> Row:
-    """Puts together what was recorded of a call and what became of it."""
+def step_of(call: CallGroup | PlannedCall) -> str | None:
+    """The annotation of the step that a call stands for, where its inputs depend on the step."""
+    return None if call.batch is None else call.batch.annotation
+
+
+def key_of(call: CallGroup | PlannedCall) -> tuple[str, str | None]:
+    """Signature and step: what no two rows of a run share."""
+    return call.signature, step_of(call)
+
+
+def row_of(
+    call: CallGroup | PlannedCall,
+    answer: Outcome | Died | TimedOut,
+    *,
+    ran_on: str | None = None,
+) -> Row:
+    """Puts together what was recorded of a call, what became of it, and where it ran."""
     op = call.call.name if isinstance(call, CallGroup) else call.op
     outcome = outcome_of(answer)
     detail = outcome.detail
@@ -293,7 +415,7 @@ def row_of(call: CallGroup | PlannedCall, answer: Outcome | Died | TimedOut) -> 
         overload=outcome.overload,
         resolved_op=outcome.resolved_op or op,
         signature=call.signature,
-        step=None if call.batch is None else call.batch.annotation,
+        step=step_of(call),
         batch=call.batch,
         count=call.count,
         host=call.host,
@@ -309,6 +431,8 @@ def row_of(call: CallGroup | PlannedCall, answer: Outcome | Died | TimedOut) -> 
         schema=outcome.schema,
         timing=outcome.timing,
         kernels_us=outcome.kernels_us,
+        outputs=outcome.outputs,
+        ran_on=ran_on,
     )
 
 

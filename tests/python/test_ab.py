@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -200,6 +201,36 @@ def test_a_kernel_that_cannot_be_called_fails_its_row(trace, kernel, message):
 
     assert row.verdict is None
     assert message in row.detail
+
+
+@pytest.mark.parametrize(
+    ("event", "options", "message"),
+    [
+        (op("aten::mm"), OPTIONS, "A skipped (metadata_missing)"),
+        (MATMUL, replace(OPTIONS, memory_budget=1), "A skipped (over_memory_budget)"),
+    ],
+)
+def test_a_call_that_cannot_be_made_is_not_compared(tmp_path, event, options, message):
+    trace = read_trace(write(tmp_path / "t.json", {"traceEvents": [event]}))
+    replacements = {"aten::mm": "slow_ops:mm_late"}
+
+    (row,) = ab(trace, replacements=replacements, options=options, rounds=6).rows
+
+    assert row.verdict is None
+    assert row.detail.startswith(message)
+
+
+def test_a_plain_function_is_replaced_by_another(tmp_path):
+    plain = op("plain::double", types=["float"], dims=[[4]], strides=[[1]], values=[""])
+    trace = read_trace(write(tmp_path / "t.json", {"traceEvents": [plain]}))
+    options = replace(OPTIONS, namespaces={"plain": ("plain_ops",)})
+
+    (row,) = ab(
+        trace, replacements={"plain::double": "plain_ops:double"}, options=options, rounds=6
+    ).rows
+
+    assert row.outputs.within
+    assert row.verdict is not None
 
 
 def test_a_crash_costs_its_row_only(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import runpy
@@ -374,6 +375,7 @@ def test_an_interrupted_demo_is_status_130(monkeypatch, tmp_path):
     from opreplay import demo
 
     monkeypatch.setattr(demo, "record_decode", lambda path, device: None)
+    monkeypatch.setattr("opreplay.cli.Replay", lambda *_, **__: io.StringIO())
 
     assert main(["demo", "-o", str(tmp_path / "x.json")]) == 130
 

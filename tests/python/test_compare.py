@@ -132,6 +132,18 @@ def test_what_whole_runs_differ_by_is_told_with_many_rows():
     assert "no reason of a row's own" in printed(comparison)
 
 
+def test_what_few_rows_or_a_common_shift_leave_open_is_told():
+    a = report(timed("aten::mm", 10), timed("aten::add", 5))
+    b = report(timed("aten::mm", 6), timed("aten::add", 3))
+
+    text = printed(compare(a, b))
+
+    assert "too few to tell what the runs as a whole differ by" in text
+    assert "The median ratio is 0.6" in text
+    assert "most rows moved together" in text
+    assert "most rows moved together" not in printed(compare(a, a))
+
+
 def test_few_rows_can_be_printed():
     reports = [report(*(timed(f"aten::op{i}", 10) for i in range(5))) for _ in "ab"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -300,12 +301,8 @@ def _print_summary(comparison: Comparison, console: Console) -> None:
             f"All compared calls together: {before / 1000:,.3f} ms in A, "
             f"{(before + added) / 1000:,.3f} ms in B."
         )
-    if comparison.between_runs is not None:
-        console.print(
-            f"Two runs differ by {comparison.between_runs:.1%} for no reason of a row's own; the "
-            "intervals hold that. `opreplay ab` takes both sides in turn and tells less apart.",
-            soft_wrap=True,
-        )
+    if any(row.basis not in (None, "pairs") for row in comparison.rows):
+        _print_doubts(comparison, console)
     guessed = sum(row.basis == "quantiles" for row in comparison.rows)
     if guessed:
         console.print(
@@ -316,6 +313,27 @@ def _print_summary(comparison: Comparison, console: Console) -> None:
     for side, rows in (("A", comparison.only_in_a), ("B", comparison.only_in_b)):
         for op, signature in rows:
             console.print(f"only in {side}: {op} {signature}", soft_wrap=True)
+
+
+def _print_doubts(comparison: Comparison, console: Console) -> None:
+    """Prints what two runs at different times leave open."""
+    between = comparison.between_runs
+    told = (
+        "The rows are too few to tell what the runs as a whole differ by: the verdicts hold for "
+        "these two runs"
+        if between is None
+        else f"Two runs differ by {between:.1%} for no reason of a row's own; the intervals hold "
+        "that"
+    )
+    console.print(f"{told}. `opreplay ab` takes both sides in turn.", soft_wrap=True)
+    ratios = [row.estimate.ratio for row in comparison.rows if row.estimate is not None]
+    middle = statistics.median(ratios)
+    if abs(math.log(middle)) > math.log1p(comparison.tolerance):
+        console.print(
+            f"The median ratio is {middle:.3f}: most rows moved together, as they do with another "
+            "clock speed or load.",
+            soft_wrap=True,
+        )
 
 
 def _verdict_text(row: ComparedRow) -> str:

@@ -11,13 +11,16 @@ import orjson
 
 from opreplay.document import Node, read_batch
 from opreplay.environment import Environment
+from opreplay.outcome import ResultCheck
 from opreplay.report.results import FORMAT, Report
 from opreplay.report.row import Row
 from opreplay.stat import Stat, Timing
 from opreplay.trace.call import REASONS, RecordedTimes
 
-__all__ = ["ResultsError", "read_results", "read_row"]
+__all__ = ["ROWS_FORMAT", "ResultsError", "read_results", "read_row", "read_rows"]
 
+ROWS_FORMAT = "opreplay-rows/1"
+_ROWS_HEAD = b'{"format":"opreplay-rows/'
 _REMEDY = "write it with: opreplay run TRACE --json FILE"
 
 T = TypeVar("T")
@@ -36,19 +39,15 @@ class ResultsNode(Node):
 
 
 def read_results(path: str | Path) -> Report:
-    """Reads what ``opreplay run --json`` wrote.
+    """Reads what ``opreplay run --json`` or ``--jsonl`` wrote.
 
     Raises:
         ResultsError: The file is unreadable, holds no results or a malformed entry.
     """
-    try:
-        content = orjson.loads(Path(path).read_bytes())
-    except OSError as error:
-        raise ResultsError(f"{path}: {error.strerror}") from error
-    except orjson.JSONDecodeError as error:
-        sentence = f"{path}: byte {error.pos}: not JSON ({error.msg}); {_REMEDY}"
-        raise ResultsError(sentence) from error
-    root = ResultsNode(content, "", path)
+    data = _read_bytes(path)
+    if data.startswith(_ROWS_HEAD):
+        return read_rows(path)[0]
+    root = _parse(data, path)
     found = root.field("format", ResultsNode.text)
     if found != FORMAT:
         raise root.failure(f"{path}: format is {found!r}, this version reads {FORMAT!r}")
@@ -57,6 +56,50 @@ def read_results(path: str | Path) -> Report:
         environment=root.field("environment", read_environment),
         command=root.field("command", lambda words: words.each(ResultsNode.text)),
     )
+
+
+def read_rows(path: str | Path) -> tuple[Report, dict[str, Any]]:
+    """Reads a file of rows, one a line; the last line of a row holds.
+
+    A last line that was not finished is left out: its run was ended in the middle of it.
+
+    Returns:
+        The report, and the options of the run.
+
+    Raises:
+        ResultsError: The file is unreadable or holds a malformed line.
+    """
+    first, *lines = _read_bytes(path).split(b"\n")[:-1] or [b""]
+    head = _parse(first, path, "line 1")
+    found = head.field("format", ResultsNode.text)
+    if found != ROWS_FORMAT:
+        raise head.failure(f"{path}: format is {found!r}, this version reads {ROWS_FORMAT!r}")
+    rows: dict[tuple[str, str | None], Row] = {}
+    for number, line in enumerate(lines, start=2):
+        row = read_row(_parse(line, path, f"line {number}"))
+        rows[row.signature, row.step] = row
+    report = Report(
+        rows=tuple(rows.values()),
+        environment=head.field("environment", read_environment),
+        command=head.field("command", lambda words: words.each(ResultsNode.text)),
+    )
+    return report, head.field("options", lambda options: options.value)
+
+
+def _read_bytes(path: str | Path) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ResultsError(f"{path}: {error.strerror}") from error
+
+
+def _parse(data: bytes, path: str | Path, place: str = "") -> ResultsNode:
+    try:
+        return ResultsNode(orjson.loads(data), place, path)
+    except orjson.JSONDecodeError as error:
+        where = f"{place}: byte {error.pos}" if place else f"byte {error.pos}"
+        sentence = f"{path}: {where}: not JSON ({error.msg}); {_REMEDY}"
+        raise ResultsError(sentence) from error
 
 
 def read_environment(node: Node) -> Environment:
@@ -88,6 +131,8 @@ def read_row(node: Node) -> Row:
         recipe=node.field("recipe", lambda recipe: recipe.optional(Node.text)),
         schema=node.field("schema", lambda schema: schema.optional(Node.text)),
         timing=node.field("timing", lambda timing: timing.optional(_read_timing)),
+        outputs=node.field("outputs", lambda found: found.optional(_read_check)),
+        ran_on=node.field("ran_on", lambda name: name.optional(Node.text)),
     )
 
 
@@ -105,6 +150,10 @@ def _read_rejected(node: Node) -> tuple[str, str]:
 
 def _read_timing(node: Node) -> Timing:
     return _record(node, Timing)
+
+
+def _read_check(node: Node) -> ResultCheck:
+    return _record(node, ResultCheck)
 
 
 def _record(node: Node, kind: type[T]) -> T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from opreplay.outcome import ResultCheck
 from opreplay.stat import Timing
 from opreplay.trace.call import Reason, RecordedTimes
 from opreplay.trace.steps import Step
@@ -87,6 +88,10 @@ class Row:
     """Batch of that step, as far as the trace tells it."""
     kernels_us: dict[str, float] | None = None
     """Time of the kernels of one profiled replay, by name [microseconds]; None on the CPU."""
+    outputs: ResultCheck | None = None
+    """What was found of the outputs; None where nobody looked."""
+    ran_on: str | None = None
+    """Device, and machine where there are several; None where one worker ran all rows."""
 
     def __post_init__(self) -> None:
         """Checks that a row has a timing or a reason."""
@@ -165,6 +170,8 @@ class Row:
             "assumptions": list(self.assumptions),
             "recipe": self.recipe,
             "schema": self.schema,
+            "outputs": None if self.outputs is None else asdict(self.outputs),
+            "ran_on": self.ran_on,
             "timing": None if self.timing is None else self.timing.to_json(),
             "fidelity": None if self.fidelity is None else asdict(self.fidelity),
         }

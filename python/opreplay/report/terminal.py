@@ -135,6 +135,13 @@ def _print_notes(report: Report, console: Console) -> None:
             f"~ marks {at_floor} of {len(timed)} times that are less than three times what an "
             "empty operator takes."
         )
+    for row in report.rows:
+        if row.outputs is not None and not row.outputs.passed:
+            console.print(f"{row.op} {row.signature}: {row.outputs.detail}", soft_wrap=True)
+    checked = sum(row.outputs is not None for row in report.rows)
+    if checked:
+        passed = sum(row.outputs is not None and row.outputs.passed for row in report.rows)
+        console.print(f"The outputs of {passed} of {checked} rows that were checked are as asked.")
     guessed = sum(bool(row.assumptions) for row in report.rows)
     if guessed:
         console.print(f"{guessed} rows rest on assumptions: -v lists them, --strict refuses them.")
