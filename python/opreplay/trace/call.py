@@ -162,7 +162,7 @@ class Skipped:
 
 def signature_of(name: str, arguments: tuple[RecordedArgument, ...] | None) -> str:
     """Returns 16 hex digits that name a call by operator, types, dims, strides and values."""
-    fields = None if arguments is None else [_fields(argument) for argument in arguments]
+    fields = None if arguments is None else list(map(_fields, arguments))
     try:
         text = orjson.dumps([name, fields])
     except TypeError:  # lone surrogates, or integers over 64 bits
@@ -170,8 +170,8 @@ def signature_of(name: str, arguments: tuple[RecordedArgument, ...] | None) -> s
     return hashlib.sha256(text).hexdigest()[:16]
 
 
-def _fields(argument: RecordedArgument) -> list[object]:
-    fields: list[object] = [argument.type, argument.dims, argument.strides, argument.value]
-    if argument.storage is not None or argument.elements is not None:
-        fields += [argument.storage, argument.elements]
-    return fields
+def _fields(argument: RecordedArgument) -> tuple[object, ...]:
+    fields = (argument.type, argument.dims, argument.strides, argument.value)
+    if argument.storage is None and argument.elements is None:
+        return fields
+    return (*fields, argument.storage, argument.elements)
