@@ -289,8 +289,8 @@ void Scanner::scan_buffer() {
     buffer_.erase(0, at_);
     at_ = 0;
   } while (index_is_off_);
-  // A long record is looked at again only when it has doubled, so that its cost stays linear.
-  wait_for_ = buffer_.size() > kPiece ? 2 * buffer_.size() : 0;
+  // What is left is looked at again only when it has doubled, so that its cost stays linear.
+  wait_for_ = 2 * buffer_.size();
 }
 
 Scanner::Step Scanner::advance() {

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: MIT
-// Python bindings of the scanner: an extension of its own, so that reading a trace loads no torch.
+// Python bindings of the scanner and what goes with it: an extension of its own, so that reading a
+// trace loads no torch.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <span>
+#include <stdexcept>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "nest.h"
 #include "scan.h"
 
 namespace py = pybind11;
@@ -73,10 +77,36 @@ py::list bytes_of(const std::vector<std::string>& texts) {
   return list;
 }
 
+template <typename Number>
+using Column = py::array_t<Number, py::array::c_style | py::array::forcecast>;
+
+template <typename Number>
+std::span<const Number> span_of(const Column<Number>& column) {
+  return {column.data(), static_cast<size_t>(column.size())};
+}
+
+py::tuple nest_columns(const Column<int64_t>& thread,
+                       const Column<double>& start,
+                       const Column<double>& end,
+                       double tolerance) {
+  if (start.size() != thread.size() || end.size() != thread.size()) {
+    throw std::invalid_argument("expected columns of equal length");
+  }
+  const NestedIntervals found = nest(span_of(thread), span_of(start), span_of(end), tolerance);
+  return py::make_tuple(array_of(found.parent), array_of(found.depth), array_of(found.size));
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_scan, module) {
-  module.doc() = "Cuts records out of JSON documents.";
+  module.doc() = "Cuts records out of JSON documents, and nests intervals.";
+  module.def("nest",
+             &nest_columns,
+             py::arg("thread"),
+             py::arg("start"),
+             py::arg("end"),
+             py::kw_only(),
+             py::arg("tolerance"));
   py::class_<Scanner>(module, "Scanner")
       .def(py::init([](const std::string& records_key,
                        const std::string& label_key,

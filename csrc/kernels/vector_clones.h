@@ -6,7 +6,7 @@
 /// before they are initialised, so they get the plain function.
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__) && \
     !defined(__SANITIZE_THREAD__)
-#define OPREPLAY_VECTOR_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#define OPREPLAY_VECTOR_CLONES __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
 #else
 #define OPREPLAY_VECTOR_CLONES
 #endif

@@ -1,4 +1,4 @@
-"""The scanner: cuts records out of JSON documents; loads no torch."""
+"""Cuts records out of JSON documents, and nests intervals; loads no torch."""
 
 from typing import Literal
 
@@ -7,6 +7,10 @@ import numpy.typing as npt
 
 _Floats = npt.NDArray[np.float64]
 _Ids = npt.NDArray[np.int64]
+
+def nest(
+    thread: _Ids, start: _Floats, end: _Floats, *, tolerance: float
+) -> tuple[_Ids, _Ids, _Ids]: ...
 
 class Scanner:
     def __init__(

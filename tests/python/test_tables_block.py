@@ -20,7 +20,7 @@ from opreplay.tables.block import (
     slot_mapping,
 )
 
-MASK32 = 0xFFFFFFFF
+MASK16 = 0xFFFF
 MASK64 = 0xFFFFFFFFFFFFFFFF
 
 
@@ -44,13 +44,13 @@ def permutation(pool: int, seed: int):
     keys = []
     for i in range(0, 8, 2):
         key = split_mix(split_mix(split_mix(seed) ^ int.from_bytes(b"blocks", "big")) ^ i)
-        keys += [key & MASK32, key >> 32]
+        keys += [key & MASK16, key >> 32 & MASK16]
     rounds = 4 if pool >= 4096 else 8
 
     def hashed(x: int, key: int, size: int) -> int:
-        h = ((x ^ key) * 0x846CA68B) & MASK32
-        h ^= h >> 15
-        return (h & 0xFFFF) * size >> 16
+        h = ((x ^ key) * 0x88B5) & MASK16
+        h = ((h ^ (h >> 7)) * 0xDB2D) & MASK16
+        return h * size >> 16
 
     def place(x: int) -> int:
         while True:
@@ -291,6 +291,19 @@ def test_r29_a_whole_pool_is_a_permutation_of_it():
     assert ids.sort().values.tolist() == list(range(1, 10_008))
 
 
+def test_the_largest_pool_is_handed_out_in_the_described_order():
+    place = permutation(2**30, 5)
+    ids = block_table(ints(300), 1, 2**30, seed=5).table[0]
+    assert ids.tolist() == [place(n) for n in range(300)]
+
+
+def test_blocks_that_follow_each_other_lie_at_random_distances():
+    pool = 100_003
+    steps = block_table(ints(pool), 1, pool).table[0].diff() % pool
+    # Random numbers below n, n of them, take 1 - 1/e of the values.
+    assert steps.unique().numel() / pool == pytest.approx(1 - math.exp(-1), abs=0.01)
+
+
 def test_r29_an_exhausted_pool_is_an_error_that_says_by_how_much():
     with pytest.raises(ValueError, match=r"take 5 blocks at least, the pool has 3 to hand out"):
         block_table(EXAMPLE_LENS, 16, 4, reserve_block_zero=True)
@@ -351,7 +364,7 @@ def test_r43_tables_are_the_same_for_any_number_of_threads_and_by_seed():
 
 
 def test_r43_bits_are_fixed_across_releases():
-    assert block_table(EXAMPLE_LENS, 16, 8).table.tolist() == [[3, 0, 6], [7, 1, 0]]
+    assert block_table(EXAMPLE_LENS, 16, 8).table.tolist() == [[0, 7, 6], [2, 3, 0]]
     assert seq_lens(4, high=100, seed=1).tolist() == [65, 71, 7, 88]
 
 

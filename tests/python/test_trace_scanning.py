@@ -211,3 +211,10 @@ def test_an_event_larger_than_many_pieces_is_kept_whole():
     lanes = scan_lanes("trace", pieces)
     assert lanes.op.distinct.tolist() == [0, 1, 0]
     assert len(lanes.op.examples[1]["args"]["Input Dims"][0]) == 400_000
+
+
+def test_a_loose_document_in_single_bytes_is_read_in_linear_time():
+    # Read from its beginning at each byte, this one would take minutes.
+    large = EVENT.replace(b"aten::mm", b'a "stray" ' + 200_000 * b"x")
+    pieces = [bytes([byte]) for byte in b"[" + large + b"," + EVENT + b"]"]
+    assert scan_lanes("trace", pieces).op.distinct.tolist() == [0, 1]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain, repeat
 from typing import Any
 
 from opreplay.trace.call import Dims, RecordedArgument
@@ -34,28 +35,20 @@ def read_arguments(event: Mapping[str, Any]) -> tuple[RecordedArgument, ...] | N
         return None
     strides, values = _list(fields, _STRIDES), _list(fields, _VALUES)
     count = max(len(types), len(dims), len(strides or ()), len(values or ()))
-    arguments = []
-    for kind, sizes, steps, value in zip(
-        _padded(types, "", count),
-        _padded(dims, [], count),
-        _padded(strides, [], count),
-        _padded(values, "", count),
-        strict=True,
-    ):
-        try:
-            read = RecordedArgument(
-                type=_text(kind),
-                dims=_sizes(sizes),
-                strides=None if strides is None else _sizes(steps),
-                value=None if values is None else _text(value),
-            )
-        except TypeError:
-            return None
-        arguments.append(read)
-    indices = fields.get(RECOVERED)
-    if isinstance(indices, RecordedArgument):
-        arguments[PLACE] = indices
-    return with_values(tuple(arguments), fields)
+    try:
+        columns: tuple[Iterable[Any], ...] = (
+            _texts(types, count),
+            _all_sizes(dims, count),
+            repeat(None, count) if strides is None else _all_sizes(strides, count),
+            repeat(None, count) if values is None else _texts(values, count),
+        )
+        arguments = tuple(map(RecordedArgument, *columns))
+        indices = fields.get(RECOVERED)
+        if isinstance(indices, RecordedArgument):
+            arguments = (*arguments[:PLACE], indices, *arguments[PLACE + 1 :])
+        return with_values(arguments, fields)
+    except TypeError:
+        return None
 
 
 def unrecorded_sentence(event: Mapping[str, Any]) -> str | None:
@@ -94,9 +87,23 @@ def _list(fields: Mapping[str, Any], key: str) -> list[Any] | None:
     return value if isinstance(value, list) else None
 
 
-def _padded(entries: list[Any] | None, dropped: Any, count: int) -> list[Any]:
-    known = entries or []
-    return known + [dropped] * (count - len(known))
+def _texts(entries: list[Any], count: int) -> list[str]:
+    """Returns each entry as text, and ``""`` for those that are lacking."""
+    padded = entries + [""] * (count - len(entries))
+    return padded if set(map(type, padded)) <= {str} else list(map(_text, padded))
+
+
+def _all_sizes(entries: list[Any], count: int) -> list[Dims]:
+    """Returns the sizes of each entry, none for those that are lacking.
+
+    Raises:
+        TypeError: An entry is neither sizes nor lists of sizes.
+    """
+    padded = entries + [[]] * (count - len(entries))
+    # Nearly every call has tensors only, which take no look at each entry.
+    if set(map(type, padded)) <= {list} and set(map(type, chain.from_iterable(padded))) <= {int}:
+        return list(map(tuple, padded))
+    return list(map(_sizes, padded))
 
 
 def _text(entry: Any) -> str:

@@ -177,7 +177,7 @@ class Skipped:
 
 def signature_of(name: str, arguments: tuple[RecordedArgument, ...] | None) -> str:
     """Returns 16 hex digits that name a call by operator, types, dims, strides and values."""
-    fields = None if arguments is None else [_fields(argument) for argument in arguments]
+    fields = None if arguments is None else list(map(_fields, arguments))
     try:
         text = orjson.dumps([name, fields])
     except TypeError:  # lone surrogates, or integers over 64 bits
@@ -185,10 +185,10 @@ def signature_of(name: str, arguments: tuple[RecordedArgument, ...] | None) -> s
     return hashlib.sha256(text).hexdigest()[:16]
 
 
-def _fields(argument: RecordedArgument) -> list[object]:
+def _fields(argument: RecordedArgument) -> tuple[object, ...]:
     if argument.recovered:
-        return ["", (), None if argument.strides is None else (), argument.value]
-    fields: list[object] = [argument.type, argument.dims, argument.strides, argument.value]
-    if argument.storage is not None or argument.elements is not None:
-        fields += [argument.storage, argument.elements]
-    return fields
+        return ("", (), None if argument.strides is None else (), argument.value)
+    fields = (argument.type, argument.dims, argument.strides, argument.value)
+    if argument.storage is None and argument.elements is None:
+        return fields
+    return (*fields, argument.storage, argument.elements)

@@ -62,7 +62,8 @@ class Events:
 
     def names(self) -> list[str]:
         """Names by index of `examples`."""
-        return [name_of(example) for example in self.examples]
+        names = [example.get("name", "") for example in self.examples]
+        return names if set(map(type, names)) <= {str} else list(map(name_of, self.examples))
 
     def take(self, rows: IdArray) -> Events:
         """Returns the events of `rows`, in that order."""

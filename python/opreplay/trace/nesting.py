@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from opreplay import _scan
 from opreplay.trace.events import BoolArray, Events, FloatArray, IdArray
 
 __all__ = ["NOTHING", "ROUNDING_US", "Nest", "nest", "preorder"]
@@ -78,32 +79,13 @@ class Nest:
 
 def nest(events: Events) -> Nest:
     """Returns the tree of `events`, which are sorted by `preorder`."""
-    count = len(events)
-    parent = [NOTHING] * count
-    depth = [0] * count
-    size = [1] * count
-    starts, ends = events.start.tolist(), events.end.tolist()
-    threads = events.thread.tolist()
-    open_rows: list[int] = []
-    for row in range(count):
-        start, end, thread = starts[row], ends[row], threads[row]
-        while open_rows:
-            top = open_rows[-1]
-            if threads[top] == thread and start < ends[top] and end <= ends[top] + ROUNDING_US:
-                parent[row], depth[row] = top, len(open_rows)
-                break
-            closed = open_rows.pop()
-            if open_rows:
-                size[open_rows[-1]] += size[closed]
-        open_rows.append(row)
-    while len(open_rows) > 1:
-        closed = open_rows.pop()
-        size[open_rows[-1]] += size[closed]
+    end = events.end
+    parent, depth, size = _scan.nest(events.thread, events.start, end, tolerance=ROUNDING_US)
     return Nest(
-        parent=np.array(parent, np.int64),
-        depth=np.array(depth, np.int64),
-        size=np.array(size, np.int64),
+        parent=parent,
+        depth=depth,
+        size=size,
         _thread=events.thread,
         _start=events.start,
-        _end=events.end,
+        _end=end,
     )

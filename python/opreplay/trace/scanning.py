@@ -11,7 +11,7 @@ from opreplay.trace.errors import TraceError
 from opreplay.trace.events import Events, Lanes
 from opreplay.trace.execution_trace import read_execution_trace
 from opreplay.trace.kept_values import KEY as KEPT_VALUES
-from opreplay.trace.loose_json import parse_object
+from opreplay.trace.loose_json import parse_objects
 
 __all__ = ["new_scanner", "scan_lanes"]
 
@@ -65,8 +65,7 @@ def scan_lanes(path: str | Path, pieces: Iterable[bytes]) -> Lanes:
 
     def parse_examples() -> None:
         for lane, parsed in enumerate(examples):
-            for offset, text in scanner.take_examples(lane):
-                parsed.append(parse_object(path, offset, text))
+            parsed += parse_objects(path, scanner.take_examples(lane))
 
     unclaimed: list[bytes] = []  # what precedes the events; an Execution Trace as a whole
     for piece in pieces:

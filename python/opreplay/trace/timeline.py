@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -58,9 +60,11 @@ def build_timeline(unsorted: Lanes) -> Timeline:
     ops = with_indices(ops, tree, read_arguments)
     lanes = replace(lanes, op=ops)
     launches = link(lanes, tree)
+    names = ops.names()
+    kind_of = {name: classify(name) for name in set(names)}
     kinds = tuple(
-        "triton" if _is_triton(example) else classify(name)
-        for name, example in zip(ops.names(), ops.examples, strict=True)
+        "triton" if _is_triton(example) else kind_of[name]
+        for name, example in zip(names, ops.examples, strict=True)
     )
     is_operator = np.array([kind == "operator" for kind in kinds], bool)[ops.distinct]
     before = np.concatenate([[0], np.cumsum(is_operator)])
@@ -90,9 +94,9 @@ def _without_durations(timeline: Timeline) -> Timeline:
     return replace(timeline, lanes=replace(timeline.lanes, op=ops), host_self=none)
 
 
-def _is_triton(example: object) -> bool:
+def _is_triton(example: Mapping[str, Any]) -> bool:
     """Tells a kernel launch that Inductor records, whatever the kernel's name."""
-    fields = example.get("args") if isinstance(example, dict) else None
+    fields = example.get("args")
     return isinstance(fields, dict) and fields.get("kernel_backend") == "triton"
 
 
