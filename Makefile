@@ -6,7 +6,7 @@ export PYTHON
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
-.PHONY: demo test lint sanitize check-kernels clean
+.PHONY: demo test lint sanitize check-kernels check-graph check-cuda-build device-check wheelhouse clean
 
 DEV := pytest pytest-cov hypothesis jsonschema jinja2 plotly pandas playwright
 LINT := ruff==0.17.6 mypy clang-format==23.1.5 jinja2
@@ -35,6 +35,24 @@ sanitize:
 
 check-kernels:
 	@tests/compile_kernels.sh
+
+# torch's own headers, for CUDA and by hipify for ROCm; nothing is linked.
+check-graph:
+	@python=$$(python3 tools/environment.py "$(TORCH)")
+	$$python tests/compile_graph.py
+
+check-cuda-build:
+	@tests/check_cuda_build.sh
+
+# On a machine with a GPU: tests, a short benchmark, a trace recorded and replayed. No network where
+# wheelhouse/ has what is missing.
+device-check:
+	@if [ -d wheelhouse ]; then export PIP_NO_INDEX=1 PIP_FIND_LINKS="$$PWD/wheelhouse"; fi
+	python=$$(python3 tools/environment.py "$(TORCH)" pytest hypothesis jsonschema)
+	$$python tools/device_check.py build/device-check
+
+wheelhouse:
+	@python3 -m pip download --quiet --only-binary=:all: --dest wheelhouse -r requirements-device.txt
 
 lint:
 	@python=$$(python3 tools/environment.py "$(TORCH)" $(LINT))

@@ -10,11 +10,13 @@
 #include <hip/hip_runtime.h>
 #define OPREPLAY_RUNTIME(name) hip##name
 #define OPREPLAY_L2_CACHE_SIZE hipDeviceAttributeL2CacheSize
+#define OPREPLAY_MAPPED hipHostMallocMapped
 #else
 #include <ATen/cuda/CUDAGraph.h>
 #include <cuda_runtime.h>
 #define OPREPLAY_RUNTIME(name) cuda##name
 #define OPREPLAY_L2_CACHE_SIZE cudaDevAttrL2CacheSize
+#define OPREPLAY_MAPPED cudaHostAllocMapped
 #endif
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
@@ -83,8 +85,7 @@ class RuntimeProbe final : public DeviceProbe {
   explicit RuntimeProbe(c10::Device device) {
     const c10::DeviceGuard guard(device);
     void* host = nullptr;
-    check(OPREPLAY_RUNTIME(HostAlloc)(
-              &host, sizeof(kernels::ProbeWords), OPREPLAY_RUNTIME(HostAllocMapped)),
+    check(OPREPLAY_RUNTIME(HostAlloc)(&host, sizeof(kernels::ProbeWords), OPREPLAY_MAPPED),
           "HostAlloc");
     words_ = new (host) kernels::ProbeWords{1, 0, 0, 0};
     void* seen = nullptr;

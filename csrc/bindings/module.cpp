@@ -209,7 +209,8 @@ void bind_operators(py::module_& module) {
         return p.default_value ? torch::jit::toPyObject(*p.default_value) : py::none();
       });
 
-  py::class_<c10::OperatorHandle>(module, "Operator")
+  // Local: torch binds this class too, which counts where both use one version of pybind11.
+  py::class_<c10::OperatorHandle>(module, "Operator", py::module_local())
       .def_property_readonly("name",
                              [](const c10::OperatorHandle& op) { return op.operator_name().name; })
       .def_property_readonly(
