@@ -50,7 +50,7 @@ const DeviceApi* find_device_api(c10::DeviceType type) noexcept {
 const DeviceApi& device_api(c10::DeviceType type) {
   const DeviceApi* api = find_device_api(type);
   TORCH_CHECK_NOT_IMPLEMENTED(api != nullptr,
-                              "this build of opreplay times nothing on ",
+                              "this build of opreplay has no GPU part for ",
                               c10::DeviceTypeName(type, true),
                               "; build it with OPREPLAY_GPU=CUDA or HIP against a torch for that "
                               "device");

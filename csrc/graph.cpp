@@ -45,6 +45,16 @@ void check(OPREPLAY_RUNTIME(Error_t) error, const char* call) {
               ")");
 }
 
+/// torch 2.9 has no handle on its device-neutral streams.
+template <class Stream>
+void* handle_of(const Stream& stream) {
+  if constexpr (requires { stream.native_handle(); }) {
+    return stream.native_handle();
+  } else {
+    return c10::cuda::CUDAStream(c10::cuda::CUDAStream::UNCHECKED, stream).stream();
+  }
+}
+
 class CapturedGraph final : public DeviceGraph {
  public:
   explicit CapturedGraph(const std::function<void()>& issue) : graph_(/*keep_graph=*/true) {
@@ -104,17 +114,15 @@ class RuntimeProbe final : public DeviceProbe {
   void close_gate(const c10::Stream& stream, int64_t limit_ns) override {
     set(words_->timed_out, 0);
     set(words_->open, 0);
-    kernels::gate_gpu(on_device_, limit_ns, stream.native_handle());
+    kernels::gate_gpu(on_device_, limit_ns, handle_of(stream));
   }
   void open_gate() noexcept override { set(words_->open, 1); }
   bool gate_timed_out() const override {
     return __atomic_load_n(&words_->timed_out, __ATOMIC_ACQUIRE) != 0;
   }
-  void queue_empty(const c10::Stream& stream) override {
-    kernels::empty_gpu(stream.native_handle());
-  }
+  void queue_empty(const c10::Stream& stream) override { kernels::empty_gpu(handle_of(stream)); }
   void queue_clock(const c10::Stream& stream) override {
-    kernels::clock_gpu(on_device_, stream.native_handle());
+    kernels::clock_gpu(on_device_, handle_of(stream));
   }
   double clock() const override {
     return static_cast<double>(words_->cycles) /
@@ -158,6 +166,7 @@ class RuntimeApi final : public DeviceApi {
   std::unique_ptr<DeviceProbe> make_probe(c10::Device device) const override {
     return std::make_unique<RuntimeProbe>(device);
   }
+  void* native_handle(const c10::Stream& stream) const override { return handle_of(stream); }
   int64_t cache_bytes(c10::Device device) const override {
     int level_2 = 0;
     check(OPREPLAY_RUNTIME(DeviceGetAttribute)(&level_2, OPREPLAY_L2_CACHE_SIZE, device.index()),

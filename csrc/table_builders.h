@@ -13,6 +13,7 @@
 #include <limits>
 
 #include "kernels/parallel.h"
+#include "opreplay/graph.h"
 
 namespace opreplay {
 
@@ -30,7 +31,8 @@ inline void check_table_device(at::Device device) {
 
 /// Handle of the stream that work on a device is queued on now.
 inline void* current_stream(at::Device device) {
-  return c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
+  const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  return device_api(device.type()).native_handle(stream);
 }
 
 inline void check_at_least(const char* name, int64_t value, int64_t least) {

@@ -21,8 +21,8 @@ from opreplay.recipes.parameters import read_parameters
 from opreplay.resolve.call import ResolvedCall
 from opreplay.resolve.resolver import Resolver
 from opreplay.stat import Timing
-from opreplay.timing import kernel_times, measure, profile_once
-from opreplay.trace.call import Reason, RecordedCall, Skipped, signature_of
+from opreplay.timing import kernel_times, measure, measure_unit, profile_once
+from opreplay.trace.call import CallSequence, Reason, RecordedCall, Skipped, signature_of
 
 __all__ = ["Attempt", "PreparedCall"]
 
@@ -79,13 +79,18 @@ class Attempt:
         known = [parameter for one in list_recipes() for parameter in one.parameters]
         read_parameters(known, options.recipe_parameters)
 
-    def __call__(self, job: RecordedCall | PlannedCall, started: Callable[[], None]) -> Outcome:
-        """Takes a call as far as it goes.
+    def __call__(
+        self, job: RecordedCall | PlannedCall | CallSequence, started: Callable[[], None]
+    ) -> Outcome:
+        """Takes a call, or several as one, as far as it goes.
 
         Args:
             job: The call.
             started: Called before the inputs are made.
         """
+        if isinstance(job, CallSequence):
+            started()
+            return self._measure_sequence(job)
         try:
             found = self.resolve(job)
         except Exception as error:  # A trace is foreign input: what it trips up costs one row.
@@ -239,8 +244,51 @@ class Attempt:
         )
 
     def _failed(self, error: Exception, prepared: PreparedCall, known: Outcome) -> Outcome:
-        broken = isinstance(error, torch.AcceleratorError) or bool(_DEVICE_ERROR.search(str(error)))
-        return replace(_skip(known, self._classify(error, prepared)), device_broken=broken)
+        skipped = self._classify(error, prepared)
+        return replace(_skip(known, skipped), device_broken=_breaks_device(error))
+
+    def _measure_sequence(self, sequence: CallSequence) -> Outcome:
+        """Prepares calls, each with inputs of its own, and times them as one unit."""
+        if not _C.has_device_api(self._device):
+            return Outcome(
+                reason="backend_missing",
+                detail=f"a sequence is captured in one graph, and {self._device} has none",
+            )
+        units: list[PreparedCall] = []
+        assumptions = ["no call of the sequence reads what another wrote: each has its own inputs"]
+        for place, call in enumerate(sequence.calls, 1):
+            where = f"call {place} of {len(sequence.calls)}, {call.name}"
+            try:
+                found = self.resolve(call)
+                prepared = found if isinstance(found, Skipped) else self.prepare(found)
+            except Exception as error:  # A trace is foreign input, and so are operators.
+                prepared = _raised("making its inputs", error)
+            if isinstance(prepared, Skipped):
+                return Outcome(reason=prepared.reason, detail=f"{where}: {prepared.detail}")
+            if not isinstance(prepared.call, _C.Call):
+                return Outcome(reason="schema_mismatch", detail=f"{where}: has no schema")
+            made = (*prepared.resolved.assumptions, *prepared.inputs.assumptions)
+            assumptions += [f"{where}: {sentence}" for sentence in made]
+            units.append(prepared)
+        known = Outcome(
+            resolved_op=sequence.name,
+            assumptions=tuple(assumptions),
+            bytes=sum(unit.inputs.bytes for unit in units),
+        )
+        if refused := self._refused(known.assumptions):
+            return _skip(known, refused)
+        modes = {unit.mode for unit in units}
+        try:
+            timing = measure_unit(
+                [unit.call for unit in units if isinstance(unit.call, _C.Call)],
+                self._options.timing,
+                mode="no_grad" if "no_grad" in modes else modes.pop(),
+                device=self._device,
+            )
+        except Exception as error:  # Operators are foreign code; what they raise fails the row.
+            skipped = Skipped("failed", _sentence(error))
+            return replace(_skip(known, skipped), device_broken=_breaks_device(error))
+        return replace(known, timing=timing, assumptions=(*known.assumptions, *timing.notes))
 
     def _classify(self, error: Exception, prepared: PreparedCall) -> Skipped:
         """Tells a limit of the machine from a failure of the call."""
@@ -297,6 +345,11 @@ def _sentence(error: BaseException) -> str:
     """The first line of an error; dispatcher errors list every back end below it."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0].strip()}"[:_MAX_DETAIL]
+
+
+def _breaks_device(error: BaseException) -> bool:
+    """Says whether the process can't use its device any more."""
+    return isinstance(error, torch.AcceleratorError) or bool(_DEVICE_ERROR.search(str(error)))
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

@@ -224,6 +224,10 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
         help="which inputs are out of cache in the cold time (default: %(default)s)",
     )  # fmt: skip
     group.add_argument(
+        "--sequence", action="store_true",
+        help="time the chosen calls together, in recorded order, in one graph: one row",
+    )  # fmt: skip
+    group.add_argument(
         "--profile-once", action="store_true",
         help="time nothing; make one warmed call inside a range, for ncu, nsys or rocprof",
     )  # fmt: skip
@@ -364,6 +368,7 @@ def _replay_options(options: argparse.Namespace) -> ReplayOptions:
         imports=tuple(options.imports),
         allow_mismatch=options.allow_mismatch,
         strict=options.strict,
+        sequence=options.sequence,
         stop_on_error=options.stop_on_error,
         isolation=not options.no_isolation,
         timeout_s=options.timeout,

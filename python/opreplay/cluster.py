@@ -17,7 +17,7 @@ from opreplay.options import ReplayOptions
 from opreplay.outcome import Outcome
 from opreplay.plan import PlannedCall
 from opreplay.replay import Greeting, start_attempt
-from opreplay.trace import RecordedCall
+from opreplay.trace import CallSequence, RecordedCall
 
 if TYPE_CHECKING:
     from opreplay.environment import Environment
@@ -26,7 +26,7 @@ __all__ = ["Cluster"]
 
 _GPU_TYPE = "accelerator_type:"
 
-Job = RecordedCall | PlannedCall
+Job = RecordedCall | PlannedCall | CallSequence
 
 
 class _Report(NamedTuple):

@@ -50,6 +50,8 @@ class ReplayOptions:
     """Take every assumption for a failure."""
     stop_on_error: bool = False
     """End the run after the first row that failed."""
+    sequence: bool = False
+    """Time the chosen calls of a trace together, in recorded order, in one graph: one row."""
     isolation: bool = True
     """Run the calls in a worker process."""
     timeout_s: float = 60.0

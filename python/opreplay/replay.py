@@ -28,7 +28,15 @@ from opreplay.resolve.namespaces import (
     registered_namespaces,
 )
 from opreplay.sharing import Workers, expected_seconds, shard_of
-from opreplay.trace import CallGroup, RecordedCall, Selection, Skipped, Trace, read_trace
+from opreplay.trace import (
+    CallGroup,
+    CallSequence,
+    RecordedCall,
+    Selection,
+    Skipped,
+    Trace,
+    read_trace,
+)
 
 if TYPE_CHECKING:
     from opreplay.attempt import Attempt
@@ -102,7 +110,7 @@ class Pool(Protocol):
         """Waits until the workers have loaded and returns what they have to tell."""
 
     def answers(
-        self, jobs: Sequence[RecordedCall | PlannedCall], seconds: Sequence[float]
+        self, jobs: Sequence[RecordedCall | PlannedCall | CallSequence], seconds: Sequence[float]
     ) -> Iterator[tuple[Answer[Outcome], str | None]]:
         """Yields the answers to all jobs, and where each one ran."""
 
@@ -138,10 +146,14 @@ class Replay:
             options, namespaces={**registered_namespaces(), **options.namespaces}
         )
         self._workers = (start or start_worker)(self._options)
+        calls: Sequence[CallGroup | CallSequence | PlannedCall]
         try:
-            self.name, self.notes, calls = choose_calls(
-                source, selection, read, lambda: self._workers.greetings()[0].step_ops
-            )
+            if self._options.sequence:
+                self.name, self.notes, calls = _choose_sequence(source, selection, read)
+            else:
+                self.name, self.notes, calls = choose_calls(
+                    source, selection, read, lambda: self._workers.greetings()[0].step_ops
+                )
             self.calls = list(calls) if shard is None else shard_of(calls, *shard)
         except BaseException:
             self._workers.close()
@@ -256,15 +268,29 @@ def choose_calls(
         read: Reads a trace file.
         step_ops: Tells which operators' recipes read the step; asked once a trace is read.
     """
-    if isinstance(source, Trace | Plan):
-        name = source.path if isinstance(source, Trace) else "plan"
-    else:
-        name = str(source)
-        source = read_plan(name) if is_plan(name) else read(name)
+    name, source = _opened(source, read)
     if isinstance(source, Plan):
         return name, (), source.select(selection or Selection())
     joined = source.graph_join.sentences if source.graph_join else ()
     return name, (*source.missing, *joined), source.groups(selection, step_ops=step_ops())
+
+
+def _choose_sequence(
+    source: Source, selection: Selection | None, read: Callable[[str], Trace]
+) -> tuple[str, tuple[str, ...], Sequence[CallSequence]]:
+    """The same, with the chosen calls of a trace as one."""
+    name, source = _opened(source, read)
+    if isinstance(source, Plan):
+        raise ValueError(f"{name}: a plan keeps no order of calls: pass the trace")
+    return name, source.missing, [source.sequence(selection or Selection())]
+
+
+def _opened(source: Source, read: Callable[[str], Trace]) -> tuple[str, Trace | Plan]:
+    """Returns the name of a source, and what it holds."""
+    if isinstance(source, Trace | Plan):
+        return (source.path if isinstance(source, Trace) else "plan"), source
+    name = str(source)
+    return name, read_plan(name) if is_plan(name) else read(name)
 
 
 def start_runner(
@@ -314,8 +340,8 @@ def _all_devices() -> list[str]:
 def start_attempt(
     options: ReplayOptions,
 ) -> (
-    Isolated[Greeting, RecordedCall | PlannedCall, Outcome]
-    | InProcess[Greeting, RecordedCall | PlannedCall, Outcome]
+    Isolated[Greeting, RecordedCall | PlannedCall | CallSequence, Outcome]
+    | InProcess[Greeting, RecordedCall | PlannedCall | CallSequence, Outcome]
 ):
     """Starts what takes calls through the rooms."""
     return start_runner(
@@ -388,24 +414,27 @@ def _step_ops() -> frozenset[str]:
     return frozenset(reading | older)
 
 
-def step_of(call: CallGroup | PlannedCall) -> str | None:
+def step_of(call: CallGroup | CallSequence | PlannedCall) -> str | None:
     """The annotation of the step that a call stands for, where its inputs depend on the step."""
     return None if call.batch is None else call.batch.annotation
 
 
-def key_of(call: CallGroup | PlannedCall) -> tuple[str, str | None]:
+def key_of(call: CallGroup | CallSequence | PlannedCall) -> tuple[str, str | None]:
     """Signature and step: what no two rows of a run share."""
     return call.signature, step_of(call)
 
 
 def row_of(
-    call: CallGroup | PlannedCall,
+    call: CallGroup | CallSequence | PlannedCall,
     answer: Outcome | Died | TimedOut,
     *,
     ran_on: str | None = None,
 ) -> Row:
     """Puts together what was recorded of a call, what became of it, and where it ran."""
-    op = call.call.name if isinstance(call, CallGroup) else call.op
+    if isinstance(call, PlannedCall):
+        op = call.op
+    else:
+        op = call.call.name if isinstance(call, CallGroup) else call.name
     outcome = outcome_of(answer)
     detail = outcome.detail
     if outcome.reason == "metadata_missing" and isinstance(call, CallGroup) and call.unrecorded:

@@ -11,14 +11,14 @@ from typing import Generic, TypeVar
 
 from opreplay.isolation import Answer, InProcess, Isolated
 from opreplay.plan import PlannedCall
-from opreplay.trace import CallGroup
+from opreplay.trace import CallGroup, CallSequence
 
 __all__ = ["Workers", "expected_seconds", "read_shard", "shard_of"]
 
 J = TypeVar("J")
 A = TypeVar("A")
 G = TypeVar("G")
-C = TypeVar("C", bound=CallGroup | PlannedCall)
+C = TypeVar("C", bound=CallGroup | CallSequence | PlannedCall)
 
 _SECONDS_EACH = 0.3
 """What a call costs besides its own time: inputs, warm-up and samples have a limit."""
@@ -142,7 +142,7 @@ def _until_ended(
         workers -= 1
 
 
-def expected_seconds(call: CallGroup | PlannedCall) -> float:
+def expected_seconds(call: CallGroup | CallSequence | PlannedCall) -> float:
     """Guesses from its recorded time what the replay of a call takes [seconds]."""
     times = call.host if call.device is None else call.device
     return _SECONDS_EACH + _CALLS_EACH * times.median / 1e6

@@ -12,9 +12,10 @@ from opreplay import _C, cli, timing
 from opreplay.attempt import Attempt
 from opreplay.inputs import Inputs
 from opreplay.options import ReplayOptions
+from opreplay.replay import make_plan, replay
 from opreplay.report.terminal import print_launch_bound
 from opreplay.stat import TimingOptions
-from opreplay.trace import read_trace
+from opreplay.trace import Selection, read_trace
 
 MATMUL = op(
     "aten::mm", types=["float"] * 2, dims=[[2, 3], [3, 4]], strides=[[3, 1], [4, 1]],
@@ -153,6 +154,55 @@ def test_an_accelerator_error_spoils_the_worker(device, tmp_path, monkeypatch):
     assert (outcome.reason, outcome.device_broken) == ("failed", True)
 
 
+def sequence_row(tmp_path, *events, device="cpu", **selection):
+    trace = write(tmp_path / "s.json", {"traceEvents": list(events)})
+    options = ReplayOptions(device=device, isolation=False, sequence=True)
+    (row,) = replay(str(trace), Selection(**selection), options=options).rows
+    return row
+
+
+def test_a_sequence_is_timed_in_recorded_order_as_one_unit(device, tmp_path):
+    timer = device(Timer())
+    relu = op("aten::relu", types=["float"], dims=[[8]], strides=[[1]], values=[""], ts=20, dur=4)
+    again = {**MATMUL, "ts": 40, "args": {**MATMUL["args"], "External id": 9}}
+    row = sequence_row(tmp_path, again, relu, MATMUL)
+
+    ((calls, _, _),) = timer.asked
+    assert [len(call.arguments()) for call in calls] == [2, 1, 2]
+    assert row.op == "3 calls in recorded order"
+    assert row.host.total == MATMUL["dur"] * 2 + 4
+    assert row.timing.hot_us.median == 3.0
+    assert row.assumptions[0].startswith("no call of the sequence reads")
+
+
+def test_a_sequence_tells_which_call_cannot_run(device, tmp_path):
+    device(Timer())
+    row = sequence_row(tmp_path, MATMUL, op("nobody::knows", ts=20))
+    assert row.detail.startswith("call 2 of 2, nobody::knows: ")
+
+
+def test_what_a_call_of_a_sequence_raises_fails_its_row(device, tmp_path):
+    timer = device(Timer())
+
+    def fail(calls, plan, cold):
+        raise RuntimeError("CUDA error: out of luck")
+
+    timer.time = fail
+    row = sequence_row(tmp_path, MATMUL)
+    assert (row.reason, row.detail) == ("failed", "RuntimeError: CUDA error: out of luck")
+
+
+def test_a_sequence_needs_a_device_with_graphs_and_a_trace(tmp_path):
+    assert sequence_row(tmp_path, MATMUL).reason == "backend_missing"
+    with pytest.raises(ValueError, match="limit instead of top"):
+        sequence_row(tmp_path, MATMUL, top=1)
+    with pytest.raises(ValueError, match="no operator call is left"):
+        sequence_row(tmp_path, MATMUL, ops=("aten::add",))
+    plan = make_plan(str(tmp_path / "s.json"), options=ReplayOptions(isolation=False))
+    with pytest.raises(ValueError, match="keeps no order of calls"):
+        replay(plan, options=ReplayOptions(isolation=False, sequence=True))
+
+
 def test_kernels_of_a_profile_are_added_up_by_name():
     def event(name, us, kind="CUDA"):
         return SimpleNamespace(
@@ -243,7 +293,7 @@ def test_options_of_devices_are_checked(options, named):
 
 def test_a_device_without_a_back_end_is_refused_by_name():
     assert not _C.has_device_api("cpu")
-    with pytest.raises(NotImplementedError, match="times nothing on cpu"):
+    with pytest.raises(NotImplementedError, match="no GPU part for cpu"):
         _C.DeviceTimer("cpu")
     with pytest.raises(NotImplementedError, match="OPREPLAY_GPU=CUDA or HIP"):
         _C.Graph([relu()[1]], "cpu")

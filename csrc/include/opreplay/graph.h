@@ -51,6 +51,8 @@ class OPREPLAY_API DeviceApi {
   [[nodiscard]] virtual std::unique_ptr<DeviceGraph> capture(
       const c10::Stream& stream, const std::function<void()>& issue) const = 0;
   [[nodiscard]] virtual std::unique_ptr<DeviceProbe> make_probe(c10::Device device) const = 0;
+  /// The vendor's own handle of a stream, as kernels are launched with.
+  [[nodiscard]] virtual void* native_handle(const c10::Stream& stream) const = 0;
   /// Size of the largest cache between the device and its memory [bytes].
   [[nodiscard]] virtual int64_t cache_bytes(c10::Device device) const = 0;
   /// The clock that host times are read from [nanoseconds].

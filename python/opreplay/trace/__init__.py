@@ -5,6 +5,7 @@ from __future__ import annotations
 from opreplay.trace.call import (
     REASONS,
     CallGroup,
+    CallSequence,
     Reason,
     RecordedArgument,
     RecordedCall,
@@ -25,6 +26,7 @@ __all__ = [
     "REASON_OF_KIND",
     "STEPS",
     "CallGroup",
+    "CallSequence",
     "GraphJoin",
     "Kind",
     "Level",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +15,7 @@ from opreplay.trace.steps import Step
 __all__ = [
     "REASONS",
     "CallGroup",
+    "CallSequence",
     "Reason",
     "RecordedArgument",
     "RecordedCall",
@@ -163,6 +165,52 @@ class CallGroup:
     """Batch of the step that `call` ran in; None where its values do not depend on the step."""
     unrecorded: str | None
     """Set where the trace lacks types or dims for the call: one sentence, with the flag to set."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallSequence:
+    """Calls of a trace in recorded order, to be run as one: a decode layer, for instance."""
+
+    calls: tuple[RecordedCall, ...]
+    """The calls, by start time."""
+    count: int = 1
+    """How often it stands for itself."""
+    batch: Step | None = None
+    """Its calls may be of several steps."""
+
+    @property
+    def name(self) -> str:
+        """What stands for the operator's name."""
+        return f"{len(self.calls)} calls in recorded order"
+
+    @property
+    def signature(self) -> str:
+        """Stable hash of the signatures of the calls in their order."""
+        each = [signature_of(call.name, call.arguments) for call in self.calls]
+        return hashlib.sha256("".join(each).encode()).hexdigest()[:16]
+
+    @property
+    def host(self) -> RecordedTimes:
+        """Sum of the CPU events."""
+        total = sum(call.duration_us for call in self.calls)
+        return RecordedTimes(total, total, sum(call.self_us for call in self.calls))
+
+    @property
+    def device(self) -> RecordedTimes | None:
+        """Sum of the spans of the kernels launched inside; None where none were."""
+        spans = [call.device_us for call in self.calls if call.device_us is not None]
+        own = [call.device_self_us for call in self.calls if call.device_self_us is not None]
+        return RecordedTimes(sum(spans), sum(spans), sum(own)) if spans else None
+
+    @property
+    def in_graph(self) -> bool:
+        """True if any of the calls ran under graph capture."""
+        return any(call.in_graph for call in self.calls)
+
+    @property
+    def kernels(self) -> tuple[tuple[str, int], ...]:
+        """Name and number of the kernels launched inside."""
+        return tuple(Counter(name for call in self.calls for name in call.kernels).items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from opreplay.trace.arguments import overload_of, read_arguments, unrecorded_sentence
-from opreplay.trace.call import CallGroup, RecordedArgument, RecordedCall, signature_of
+from opreplay.trace.call import (
+    CallGroup,
+    CallSequence,
+    RecordedArgument,
+    RecordedCall,
+    signature_of,
+)
 from opreplay.trace.captures import GraphJoin, join_graphs
 from opreplay.trace.collector import collector_paused
 from opreplay.trace.events import NO_ID, IdArray, name_of
@@ -143,6 +149,19 @@ class Trace:
         if selection.top is not None:
             groups = _sorted_by_time(groups, selection.level)[: selection.top]
         return groups[: selection.limit]
+
+    def sequence(self, selection: Selection) -> CallSequence:
+        """Returns the chosen calls in recorded order, repetitions included.
+
+        Raises:
+            ValueError: No annotation fits the scope, no call is left, or `top` is given.
+        """
+        if selection.top is not None:
+            raise ValueError("a sequence is in recorded order: choose with limit instead of top")
+        calls = tuple(self._calls(select_rows(self.timeline, selection)[: selection.limit]))
+        if not calls:
+            raise ValueError(f"{self.path}: no operator call is left to choose")
+        return CallSequence(calls)
 
     def _group(self, rows: IdArray, step_ops: Collection[str], steps: Steps) -> list[CallGroup]:
         line = self.timeline

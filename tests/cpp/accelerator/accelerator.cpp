@@ -258,6 +258,7 @@ class Api final : public opreplay::DeviceApi {
   std::unique_ptr<opreplay::DeviceProbe> make_probe(c10::Device) const override {
     return std::make_unique<Probe>();
   }
+  void* native_handle(const c10::Stream&) const override { return nullptr; }
   int64_t cache_bytes(c10::Device) const override { return simulator().settings.reported_cache; }
   int64_t host_now_ns() const override { return simulator().host_now; }
 };
