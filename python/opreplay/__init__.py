@@ -34,12 +34,14 @@ from opreplay.trace import (
 )
 
 if TYPE_CHECKING:
+    from opreplay._C import Graph
     from opreplay.recorder import record
     from opreplay.timing import do_bench, time_call, time_callable
 
 __all__ = [
     "CallGroup",
     "Comparison",
+    "Graph",
     "Plan",
     "PlanError",
     "RecordedCall",
@@ -78,6 +80,8 @@ def __getattr__(name: str) -> Any:
     """Loads what needs torch when it is first asked for."""
     if name == "_C":
         return _load_extension()
+    if name == "Graph":
+        return _load_extension().Graph
     if name in _OF_TIMING:
         return getattr(importlib.import_module("opreplay.timing"), name)
     if name == "record":

@@ -8,6 +8,7 @@ import torch
 from kineto_events import op, write
 from rich.console import Console
 
+import opreplay
 from opreplay import _C, cli, timing
 from opreplay.attempt import Attempt
 from opreplay.inputs import Inputs
@@ -296,4 +297,4 @@ def test_a_device_without_a_back_end_is_refused_by_name():
     with pytest.raises(NotImplementedError, match="no GPU part for cpu"):
         _C.DeviceTimer("cpu")
     with pytest.raises(NotImplementedError, match="OPREPLAY_GPU=CUDA or HIP"):
-        _C.Graph([relu()[1]], "cpu")
+        opreplay.Graph([relu()[1]], "cpu")

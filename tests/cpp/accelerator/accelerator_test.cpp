@@ -235,8 +235,7 @@ void a_window_is_closed_recorded_launched_recorded_opened_and_waited_for() {
   CHECK(std::find(log.begin(), first_capture, "call") != first_capture);
 }
 
-// R41
-void a_start_event_never_stands_on_an_idle_stream() {
+void r41_a_start_event_never_stands_on_an_idle_stream() {
   for (const bool captures : {true, false}) {
     behaviour.captures = captures;
     static_cast<void>(time(work_call(), Cold::kAll));
@@ -245,8 +244,7 @@ void a_start_event_never_stands_on_an_idle_stream() {
   }
 }
 
-// R50
-void the_gate_never_stands_before_an_operator_that_has_not_run() {
+void r50_the_gate_never_stands_before_an_operator_that_has_not_run() {
   static_cast<void>(time(work_call()));
   const auto& log = simulator().log;
   const auto first_gate = std::find(log.begin(), log.end(), "close");
@@ -254,8 +252,7 @@ void the_gate_never_stands_before_an_operator_that_has_not_run() {
   CHECK(std::find(log.begin(), first_gate, "synchronize") != first_gate);
 }
 
-// R45
-void a_graph_holds_at_most_1024_calls() {
+void r45_a_graph_holds_at_most_1024_calls() {
   behaviour.device_ns = 1;  // so short that a window would hold a million
   static_cast<void>(time(work_call(), Cold::kAll));
   const auto& sizes = simulator().graph_sizes;
@@ -295,8 +292,7 @@ void cold_is_the_time_with_every_input_out_of_cache() {
   CHECK(times.cold->route == "graph");
 }
 
-// R31
-void rotation_touches_copies_of_twice_the_cache_and_each_of_them() {
+void r31_rotation_touches_copies_of_twice_the_cache_and_each_of_them() {
   static_cast<void>(time(work_call(), Cold::kOff));
   const std::set<const void*> before(simulator().touched.begin(), simulator().touched.end());
   reset();
@@ -331,8 +327,7 @@ void where_memory_forbids_copies_the_cache_is_flushed() {
   CHECK(noted(times, "the cache was flushed"));
 }
 
-// R31
-void the_flush_buffer_is_twice_the_cache_and_made_once() {
+void r31_the_flush_buffer_is_twice_the_cache_and_made_once() {
   const Call call = work_call();
   leave_room_for_the_flush_buffer();
   DeviceTimer timer(c10::Device(accelerator::kType));  // without an index
@@ -343,8 +338,7 @@ void the_flush_buffer_is_twice_the_cache_and_made_once() {
   CHECK(simulator().large_buffers == std::vector<int64_t>{2 * (1 << 20)});
 }
 
-// R49
-void inputs_are_built_before_the_flush() {
+void r49_inputs_are_built_before_the_flush() {
   behaviour.captures = false;  // so that each call shows in the log
   const Call call = work_call();
   simulator().log.clear();
@@ -390,8 +384,7 @@ void an_operator_that_cannot_be_captured_is_timed_on_the_stream_and_says_so() {
               "capturing): device times come from the stream route"));
 }
 
-// R46
-void a_graph_that_computes_other_values_is_not_timed() {
+void r46_a_graph_that_computes_other_values_is_not_timed() {
   behaviour.lies_in_a_graph = true;
   const auto times = time(work_call());
   CHECK(times.hot->route == "stream");
@@ -491,24 +484,24 @@ const std::vector<std::pair<const char*, std::function<void()>>> tests = {
     TEST(several_calls_are_one_unit),
     TEST(warm_up_lasts_as_long_as_asked),
     TEST(a_window_is_closed_recorded_launched_recorded_opened_and_waited_for),
-    TEST(a_start_event_never_stands_on_an_idle_stream),
-    TEST(the_gate_never_stands_before_an_operator_that_has_not_run),
-    TEST(a_graph_holds_at_most_1024_calls),
+    TEST(r41_a_start_event_never_stands_on_an_idle_stream),
+    TEST(r50_the_gate_never_stands_before_an_operator_that_has_not_run),
+    TEST(r45_a_graph_holds_at_most_1024_calls),
     TEST(at_most_512_launches_wait_behind_the_gate),
     TEST(a_queue_that_many_kernels_fill_early_is_used_less),
     TEST(cold_is_the_time_with_every_input_out_of_cache),
-    TEST(rotation_touches_copies_of_twice_the_cache_and_each_of_them),
+    TEST(r31_rotation_touches_copies_of_twice_the_cache_and_each_of_them),
     TEST(cold_windows_hold_whole_turns_of_the_copies),
     TEST(more_copies_than_a_graph_holds_are_spread_over_several),
     TEST(cold_weights_leaves_activations_warm),
     TEST(where_memory_forbids_copies_the_cache_is_flushed),
-    TEST(the_flush_buffer_is_twice_the_cache_and_made_once),
-    TEST(inputs_are_built_before_the_flush),
+    TEST(r31_the_flush_buffer_is_twice_the_cache_and_made_once),
+    TEST(r49_inputs_are_built_before_the_flush),
     TEST(a_call_without_inputs_has_no_cold_time_and_says_so),
     TEST(updated_arguments_start_every_window_from_their_own_values),
     TEST(updated_arguments_are_cold_although_they_are_restored),
     TEST(an_operator_that_cannot_be_captured_is_timed_on_the_stream_and_says_so),
-    TEST(a_graph_that_computes_other_values_is_not_timed),
+    TEST(r46_a_graph_that_computes_other_values_is_not_timed),
     TEST(an_operator_that_waits_for_the_device_does_not_hang_behind_the_gate),
     TEST(an_operator_that_queues_nothing_has_no_device_time),
     TEST(an_operator_that_changes_sizes_has_a_host_time_only),

@@ -17,7 +17,7 @@ function(add_mutant name fails right wrong)
   set_tests_properties(mutant_${name} PROPERTIES PASS_REGULAR_EXPRESSION "FAILED ${fails}:")
 endfunction()
 
-add_mutant(event_on_an_idle_stream a_start_event_never_stands_on_an_idle_stream
+add_mutant(event_on_an_idle_stream r41_a_start_event_never_stands_on_an_idle_stream
   "probe_->close_gate(state.stream, kGateLimitNs)" "static_cast<void>(state)")
 add_mutant(rotation_shorter_than_the_cache cold_is_the_time_with_every_input_out_of_cache
   "ceil_div(2 * cache, bytes)" "ceil_div(cache, 2 * bytes)")
