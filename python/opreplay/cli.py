@@ -29,7 +29,7 @@ from opreplay.report import inspect as inspecting
 from opreplay.report.html import write_html
 from opreplay.report.reading import read_shown
 from opreplay.report.results import Report
-from opreplay.report.row import Row
+from opreplay.report.row import Row, RowKey
 from opreplay.report.row_log import RowLog
 from opreplay.report.show import show_calls
 from opreplay.report.terminal import RowPrinter, make_console, print_launch_bound, print_totals
@@ -457,10 +457,10 @@ def _replay(run: Replay, log: RowLog | None, *, verbose: bool) -> tuple[Report, 
         console.print(f"{run.name}: nothing to replay: no operator call is left to choose.")
     environment = run.environment
     command = ("opreplay", *sys.argv[1:])
-    rows: dict[tuple[str, str | None], Row] = {}
+    rows: dict[RowKey, Row] = {}
     if log is not None:
         log.begin(environment, command, run.settings)
-        rows = {(row.signature, row.step): row for row in log.rows}
+        rows = {row.key: row for row in log.rows}
         if rows:
             console.print(f"{log.path}: {len(rows):,} rows are there already.")
     try:
@@ -474,7 +474,7 @@ def _replay(run: Replay, log: RowLog | None, *, verbose: bool) -> tuple[Report, 
     return report, interrupted
 
 
-def _in_order(rows: dict[tuple[str, str | None], Row], run: Replay) -> tuple[Row, ...]:
+def _in_order(rows: dict[RowKey, Row], run: Replay) -> tuple[Row, ...]:
     """Rows in the order of the calls; those of other shards in the same file come last."""
     keys = [key for key in map(key_of, run.calls) if key in rows]
     return tuple(rows[key] for key in dict.fromkeys([*keys, *rows]))
@@ -482,7 +482,7 @@ def _in_order(rows: dict[tuple[str, str | None], Row], run: Replay) -> tuple[Row
 
 def _print_rows(
     run: Replay,
-    rows: dict[tuple[str, str | None], Row],
+    rows: dict[RowKey, Row],
     log: RowLog | None,
     console: Console,
     *,
@@ -499,7 +499,7 @@ def _print_rows(
         progress.advance(task, sum(key_of(call) in rows for call in run.calls))
         keep = {} if log is None else {"keep": log.append}
         for row in run.rows(done=rows.keys(), **keep):
-            rows[row.signature, row.step] = row
+            rows[row.key] = row
             printer.print_row(row)
             progress.advance(task)
 

@@ -13,12 +13,10 @@ from opreplay.report.comparison import (
 )
 from opreplay.report.results import Report
 from opreplay.report.results_file import read_results
-from opreplay.report.row import Row
+from opreplay.report.row import Row, RowKey
 from opreplay.statistics import Estimate, compare_samples, compare_stats, widened
 
 __all__ = ["compare"]
-
-Key = tuple[str, str | None]
 
 
 def compare(
@@ -70,11 +68,11 @@ def compare(
     )
 
 
-def _by_key(report: Report) -> dict[Key, Row]:
-    return {(row.signature, row.step): row for row in report.rows}
+def _by_key(report: Report) -> dict[RowKey, Row]:
+    return {row.key: row for row in report.rows}
 
 
-def _left_over(rows: dict[Key, Row], others: dict[Key, Row]) -> tuple[tuple[str, str], ...]:
+def _left_over(rows: dict[RowKey, Row], others: dict[RowKey, Row]) -> tuple[tuple[str, str], ...]:
     return tuple((row.op, row.signature) for key, row in rows.items() if key not in others)
 
 

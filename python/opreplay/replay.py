@@ -21,7 +21,7 @@ from opreplay.outcome import Outcome
 from opreplay.plan import Plan, PlannedCall, PlannedOperator, PlannedRecipe, planned
 from opreplay.plan_file import is_plan, read_plan
 from opreplay.report.results import Report
-from opreplay.report.row import Row
+from opreplay.report.row import Row, RowKey
 from opreplay.resolve.namespaces import (
     operator_table,
     register_namespace,
@@ -185,7 +185,7 @@ class Replay:
     def rows(
         self,
         *,
-        done: Set[tuple[str, str | None]] = frozenset(),
+        done: Set[RowKey] = frozenset(),
         keep: Callable[[Row], None] = lambda row: None,
     ) -> Iterator[Row]:
         """Yields one row for each chosen call as soon as it is certain.
@@ -193,7 +193,7 @@ class Replay:
         One worker gives them in the order of the calls, several as they finish.
 
         Args:
-            done: Signature and step of the calls that need no run.
+            done: Keys of the calls that need no run.
             keep: Called with each row as soon as there is one, and again should the next call show
                 that it was wrong.
         """
@@ -419,9 +419,9 @@ def step_of(call: CallGroup | CallSequence | PlannedCall) -> str | None:
     return None if call.batch is None else call.batch.annotation
 
 
-def key_of(call: CallGroup | CallSequence | PlannedCall) -> tuple[str, str | None]:
-    """Signature and step: what no two rows of a run share."""
-    return call.signature, step_of(call)
+def key_of(call: CallGroup | CallSequence | PlannedCall) -> RowKey:
+    """Returns the key of the row that a call will have."""
+    return call.signature, step_of(call), call.batch
 
 
 def row_of(

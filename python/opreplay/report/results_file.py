@@ -13,7 +13,7 @@ from opreplay.document import Node, read_batch
 from opreplay.environment import Environment
 from opreplay.outcome import ResultCheck
 from opreplay.report.results import FORMAT, Report
-from opreplay.report.row import Row
+from opreplay.report.row import Row, RowKey
 from opreplay.stat import Stat, Timing
 from opreplay.trace.call import REASONS, RecordedTimes
 
@@ -74,10 +74,10 @@ def read_rows(path: str | Path) -> tuple[Report, dict[str, Any]]:
     found = head.field("format", ResultsNode.text)
     if found != ROWS_FORMAT:
         raise head.failure(f"{path}: format is {found!r}, this version reads {ROWS_FORMAT!r}")
-    rows: dict[tuple[str, str | None], Row] = {}
+    rows: dict[RowKey, Row] = {}
     for number, line in enumerate(lines, start=2):
         row = read_row(_parse(line, path, f"line {number}"))
-        rows[row.signature, row.step] = row
+        rows[row.key] = row
     report = Report(
         rows=tuple(rows.values()),
         environment=head.field("environment", read_environment),

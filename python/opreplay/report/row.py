@@ -10,7 +10,7 @@ from opreplay.stat import Timing
 from opreplay.trace.call import Reason, RecordedTimes
 from opreplay.trace.steps import Step
 
-__all__ = ["STATUSES", "Fidelity", "Row", "Status", "status_of"]
+__all__ = ["STATUSES", "Fidelity", "Row", "RowKey", "Status", "status_of"]
 
 Status = Literal["ok", "failed", "skipped"]
 
@@ -42,6 +42,10 @@ class Fidelity:
     """Ratio of the two; None for a trace that records no times."""
     cold_over_hot: float | None
     """Ratio of the two; None where there is no cold time."""
+
+
+RowKey = tuple[str, str | None, Step | None]
+"""Signature, step and batch of the step: what no two rows of a run share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,11 @@ class Row:
             raise ValueError(
                 f"a row has either a reason or a timing, got {self.reason = }, {self.timing = }"
             )
+
+    @property
+    def key(self) -> RowKey:
+        """What tells the row from the others of its run; steps of one name differ in batch."""
+        return self.signature, self.step, self.batch
 
     @property
     def status(self) -> Status:

@@ -14,12 +14,9 @@ import orjson
 from opreplay.environment import Environment
 from opreplay.report.results import Report
 from opreplay.report.results_file import ROWS_FORMAT, ResultsError, read_rows
-from opreplay.report.row import Row
+from opreplay.report.row import Row, RowKey
 
-__all__ = ["Key", "RowLog"]
-
-Key = tuple[str, str | None]
-"""Signature and step of a row: what it stands for."""
+__all__ = ["RowLog"]
 
 _OF_THE_MOMENT = ("time", "timer_ns")
 
@@ -78,9 +75,9 @@ class RowLog:
         return () if self._begun is None else self._begun.rows
 
     @property
-    def done(self) -> frozenset[Key]:
+    def done(self) -> frozenset[RowKey]:
         """What needs no further run."""
-        return frozenset((row.signature, row.step) for row in self.rows)
+        return frozenset(row.key for row in self.rows)
 
     def begin(
         self, environment: Environment, command: tuple[str, ...], options: Mapping[str, Any]
