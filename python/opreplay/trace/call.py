@@ -14,6 +14,7 @@ from opreplay.trace.steps import Step
 __all__ = [
     "REASONS",
     "CallGroup",
+    "Point",
     "Reason",
     "RecordedArgument",
     "RecordedCall",
@@ -163,6 +164,20 @@ class CallGroup:
     """Batch of the step that `call` ran in; None where its values do not depend on the step."""
     unrecorded: str | None
     """Set where the trace lacks types or dims for the call: one sentence, with the flag to set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One point of a sweep: what was set of a recorded call."""
+
+    call: str
+    """Signature of the recorded call."""
+    settings: tuple[tuple[str, str], ...]
+    """Name and value of what was set, in the order given."""
+
+    def __str__(self) -> str:
+        """The settings as the user wrote them."""
+        return " ".join(f"{name}={value}" for name, value in self.settings)
 
 
 @dataclass(frozen=True, slots=True)
