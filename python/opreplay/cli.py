@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib
 import logging
 import math
 import os
@@ -23,7 +24,7 @@ from opreplay.arguments import share, tolerances, writable
 from opreplay.isolation import WorkerError
 from opreplay.options import OutputChecks, ReplayOptions
 from opreplay.plan import PlannedOperator
-from opreplay.plan_file import is_plan, write_plan
+from opreplay.plan_file import is_plan, read_plan, write_plan
 from opreplay.replay import Pool, Replay, key_of, make_plan, start_on_devices, start_worker
 from opreplay.report import inspect as inspecting
 from opreplay.report.html import write_html
@@ -143,6 +144,26 @@ def _parser() -> argparse.ArgumentParser:
     _add_running(ab)
     _add_measuring(ab)
     ab.set_defaults(time=0.02, relative_error=0.001, raw=False, strict=False, stop_on_error=False)
+
+    sweep = add("sweep", _sweep, "run a call with other sizes, lengths or recipe parameters")
+    sweep.add_argument("source", metavar="PLAN|TRACE", help="a plan file, or a trace")
+    sweep.add_argument(
+        "--set", dest="settings", type=_sweep_setting, action="append", required=True,
+        metavar="NAME=VALUE,VALUE",
+        help="symbol of the recipe (num_seqs=1,8), its parameter (moe.distribution=uniform,zipf), "
+        "or dims (self.0=64,8k; self.1+mat2.0=64,128); repeatable, every combination is run",
+    )  # fmt: skip
+    sweep.add_argument(
+        "--call", type=_count, metavar="N", help="the N-th of the chosen calls (default: all)"
+    )
+    inspecting.add_trace(sweep)
+    inspecting.add_selection(sweep)
+    _add_recipe_parameters(sweep)
+    _add_resolving(sweep)
+    _add_running(sweep)
+    _add_measuring(sweep)
+    _add_results(sweep)
+    sweep.set_defaults(steps=None)
 
     tables = add("tables", table_command.main, "build a block table or a MoE routing table")
     table_command.add_arguments(tables)
@@ -319,6 +340,15 @@ def _setting(text: str) -> tuple[str, str]:
     return name, value
 
 
+def _sweep_setting(text: str) -> tuple[str, tuple[str, ...]]:
+    from opreplay.sweep import read_setting
+
+    try:
+        return read_setting(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def _positive(text: str) -> float:
     value = float(text)
     if not (value > 0 and math.isfinite(value)):
@@ -418,6 +448,11 @@ def _run(options: argparse.Namespace) -> int:
             )
         )
         report, interrupted = _replay(run, log, verbose=options.verbose)
+    return _conclude(report, options, interrupted=interrupted)
+
+
+def _conclude(report: Report, options: argparse.Namespace, *, interrupted: bool) -> int:
+    """Writes what the flags ask for; returns the exit status."""
     if options.sort:
         print_launch_bound(report, make_console())
     if options.json is not None:
@@ -441,6 +476,31 @@ def _starter(options: argparse.Namespace) -> Callable[[ReplayOptions], Pool]:
     if options.devices:
         return functools.partial(start_on_devices, devices=options.devices)
     return start_worker
+
+
+def _sweep(options: argparse.Namespace) -> int:
+    from opreplay.sweep import sweep
+
+    replay_options, selection = _replay_options(options), _selection(options)
+    for name, _ in options.settings:
+        if name in replay_options.recipe_parameters:
+            raise ValueError(f"{name} is set by --set and by --recipe: leave one of them out")
+    if is_plan(options.source):
+        if options.graph_launches is not None:
+            raise ValueError(f"{options.source}: is a plan; --graph-launches goes with a trace")
+        calls = read_plan(options.source).select(selection)
+    else:
+        plan = make_plan(options.source, selection, options=replay_options, read=_reader(options))
+        calls = list(plan.calls)
+    if options.call is not None:
+        if options.call > len(calls):
+            raise ValueError(f"--call {options.call}: {len(calls)} calls of the source are chosen")
+        calls = [calls[options.call - 1]]
+    for module in options.imports:
+        importlib.import_module(module)  # it may register recipes
+    with closing(Replay(sweep(calls, options.settings), options=replay_options)) as run:
+        report, interrupted = _replay(run, None, verbose=options.verbose)
+    return _conclude(report, options, interrupted=interrupted)
 
 
 def _ab(options: argparse.Namespace) -> int:

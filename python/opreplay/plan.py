@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from opreplay.resolve.call import Argument, ResolvedCall, TensorSpec, TorchValue, Value
-from opreplay.trace.call import RecordedTimes, Skipped
+from opreplay.trace.call import Point, RecordedTimes, Skipped
 from opreplay.trace.selection import Level, Selection
 from opreplay.trace.steps import Step
 
@@ -134,6 +134,8 @@ class PlannedCall:
     """Batch of the step that the call stands for; None where its values depend on none."""
     outcome: PlannedOperator | Skipped
     """What runs, or why nothing does."""
+    point: Point | None = None
+    """Where it stands in a sweep; None for a call as recorded. A plan file has none."""
 
 
 @dataclass(frozen=True, slots=True)

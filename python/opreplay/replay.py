@@ -416,7 +416,7 @@ def _step_ops() -> frozenset[str]:
 
 def step_of(call: CallGroup | CallSequence | PlannedCall) -> str | None:
     """The annotation of the step that a call stands for, where its inputs depend on the step."""
-    return None if call.batch is None else call.batch.annotation
+    return (call.batch.annotation or None) if call.batch else None
 
 
 def key_of(call: CallGroup | CallSequence | PlannedCall) -> RowKey:
@@ -462,6 +462,7 @@ def row_of(
         kernels_us=outcome.kernels_us,
         outputs=outcome.outputs,
         ran_on=ran_on,
+        point=call.point if isinstance(call, PlannedCall) else None,
     )
 
 

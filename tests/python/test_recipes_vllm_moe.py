@@ -13,8 +13,10 @@ from moe_schemas import VLLM, registered, resolved_of
 from opreplay import Selection, read_trace, replay
 from opreplay.inputs import make_inputs
 from opreplay.options import ReplayOptions
+from opreplay.replay import make_plan
 from opreplay.resolve.resolver import Resolver
 from opreplay.stat import TimingOptions
+from opreplay.sweep import read_setting, sweep
 
 TRACE = Path(__file__).parents[1] / "data" / "vllm_moe.json.gz"
 VLLM_IS_HERE = importlib.util.find_spec("vllm") is not None
@@ -75,3 +77,19 @@ def test_every_native_operator_of_an_moe_step_runs_and_layers_need_their_engine(
     fused = [row for row in native if row.op == "_C::cpu_fused_moe"]
     assert len(fused) == 2
     assert all(" of 2 of 8 experts, uniform; " in row.recipe for row in fused)
+
+
+@pytest.mark.skipif(not VLLM_IS_HERE, reason="vLLM is not installed")
+@pytest.mark.parametrize(
+    ("op", "settings"),
+    [
+        ("_C::cpu_attention_with_kv_cache", ["num_seqs=1,16", "kv_len=64,1k"]),
+        ("_C::cpu_fused_moe", ["num_tokens=1,16", "num_experts=4,32", "moe.distribution=zipf"]),
+    ],
+)
+def test_vllms_own_operators_run_at_every_point_of_a_sweep(op, settings):
+    options = ReplayOptions(device="cpu", threads=1, timing=TimingOptions(time_s=0.02, cold=False))
+    plan = make_plan(TRACE, Selection(ops=(op,)), options=options)
+    rows = replay(sweep(plan.calls, map(read_setting, settings)), options=options).rows
+    assert len(rows) == 4 * len(plan.calls)
+    assert {row.status for row in rows} == {"ok"}, [row.detail for row in rows]

@@ -140,6 +140,7 @@ def test_a_row_in_json_has_the_fields_of_the_format():
         "schema": "aten::mm(Tensor self, Tensor mat2) -> Tensor",
         "outputs": None,
         "ran_on": None,
+        "point": None,
         "timing": {
             "host_ns": {
                 "median": 1500.0, "mean": 1600.0, "min": 1400.0, "p5": 1410.0, "p95": 1900.0,

@@ -185,6 +185,32 @@ def test_samples_are_drawn_where_they_were_kept(open_page):
     assert "Samples of the 1 longest" in page.inner_text("#samples")
 
 
+def test_a_sweep_has_a_curve_for_each_call_over_the_setting_with_most_numbers(open_page):
+    def point(call, tokens, kind, **more):
+        settings = {"moe.distribution": kind, "num_tokens": tokens}
+        return row("_C::moe", total_us=0.0, point={"call": call, "settings": settings}, **more)
+
+    page = open_page(
+        results(
+            point("a", "8", "zipf", host_us=3.0),
+            point("a", "1k", "zipf", host_us=9.0),
+            point("a", "8", "uniform", host_us=2.0),
+            point("a", "1k", "uniform", **SKIPPED),
+            point("b", "8", "zipf", host_us=3.0, hot_us=4.0),
+        )
+    )
+    assert page.locator("#curves .curve").count() == 2
+    drawn = page.evaluate(
+        "[...document.querySelectorAll('.curve')].map(c => c.data.map(l => [l.name, l.x, l.y]))"
+    )
+    assert drawn == [
+        [["moe.distribution=zipf", [8, 1024], [3, 9]], ["moe.distribution=uniform", [8], [2]]],
+        [["moe.distribution=zipf", [8], [4]]],
+    ]
+    assert "num_tokens=1k" in " ".join(column(page, "point"))
+    assert "over num_tokens" in page.inner_text("#curves .curve:first-child")
+
+
 def test_the_page_fits_1280_pixels(open_page):
     long = row("ns::" + "very_long_name_" * 12, total_us=5.0, host_us=1.0)
     page = open_page(results(long, *ON_CPU["rows"]))

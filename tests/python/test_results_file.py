@@ -11,6 +11,7 @@ from made_reports import lost, report, row, stat, timing
 from opreplay.outcome import ResultCheck
 from opreplay.report.results_file import ResultsError, read_results
 from opreplay.trace import RecordedTimes
+from opreplay.trace.call import Point
 from opreplay.trace.steps import parse_step
 
 FULL = row(
@@ -19,7 +20,8 @@ FULL = row(
     kernels_recorded=(("gemm", 2),), kernels_us={"gemm": 1.5}, bytes=72,
     schemas_rejected=(("aten::mm.out", "too many"),),
     detail="a detail", assumptions=("a guess",), recipe="zipf", schema="aten::mm(Tensor self)",
-    ran_on="cuda:1", outputs=ResultCheck(True, False, None, "it differs"), timing=replace(
+    ran_on="cuda:1", point=Point("abc", (("num_seqs", "8"),)),
+    outputs=ResultCheck(True, False, None, "it differs"), timing=replace(
         timing(stat(raw=[1.0, 2.0]), hot=stat()), cold_us=stat(), latency_us=stat(),
         launch_bound=True, graph_gain=1.5, gbps=2.5,
     ),

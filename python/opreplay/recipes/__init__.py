@@ -21,6 +21,7 @@ from opreplay.recipes.registry import (
     registering_as,
     remove_recipe,
 )
+from opreplay.recipes.symbols import Sizes, Symbols
 
 __all__ = [
     "ENTRY_POINT_GROUP",
@@ -30,6 +31,8 @@ __all__ = [
     "Recipe",
     "RecipeCall",
     "RecipeError",
+    "Sizes",
+    "Symbols",
     "find_recipe",
     "list_recipes",
     "recipe",

@@ -17,6 +17,7 @@ from opreplay.recipes.moe_routing import (
     draw,
     fill_quantized,
     found,
+    moe_symbols,
     number,
     tensor,
 )
@@ -50,6 +51,7 @@ __all__: list[str] = []
     "aiter::mxfp4_moe_sort_quant",
     "aiter::moe_smoothquant_fwd",
     parameters=PARAMETERS,
+    symbols=moe_symbols(),
 )
 def routed_tokens(call: RecipeCall) -> str | None:
     """The operator sorts the tokens itself: only the choice of experts matters."""

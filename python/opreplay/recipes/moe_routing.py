@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -9,6 +10,7 @@ import torch
 
 from opreplay.recipes.call import InputTensor, RecipeCall, RecipeError
 from opreplay.recipes.parameters import Parameter
+from opreplay.recipes.symbols import Sizes, Symbols
 from opreplay.tables.load import load_stats
 from opreplay.tables.moe import Distribution, Routing, topk_routing
 
@@ -24,6 +26,7 @@ __all__ = [
     "draw",
     "fill_quantized",
     "found",
+    "moe_symbols",
     "number",
     "tensor",
 ]
@@ -80,6 +83,50 @@ class Experts:
     def local_ids(self) -> list[int]:
         """Number of each expert on this rank, -1 for those of other ranks; the first are here."""
         return [expert if expert < self.here else -1 for expert in range(self.total)]
+
+
+_BY_TOKEN = (
+    "input", "output", "hidden_states", "inter_states", "out", *TOPK_IDS, *TOPK_WEIGHTS,
+)  # fmt: skip
+"""[tokens, ...]; of those with three dimensions, slots are dim 1."""
+_BY_EXPERT = ("w1", "w2", "w13", "w13_bias", "w2_bias", "w1_bias")
+"""[experts, ...]."""
+
+
+def moe_symbols(
+    resize_tables: Callable[[Sizes, int, int, int, int, int, int], None] | None = None,
+) -> Symbols:
+    """Returns the symbols of a layer, or of a part of it, that has the weights of all experts.
+
+    Args:
+        resize_tables: Changes the tables of sorted pairs; gets recorded and new tokens, recorded
+            and new experts, recorded and new slots.
+    """
+
+    def resize(sizes: Sizes, wanted: Mapping[str, int]) -> None:
+        tokens, experts = sizes.dim(_BY_TOKEN, 0), sizes.dim(_BY_EXPERT, 0)
+        rows = {name: sizes.dims[name][0] for name in sizes.named(_BY_TOKEN)}
+        if set(rows.values()) != {tokens}:
+            told = ", ".join(f"{name} has {count}" for name, count in rows.items())
+            raise ValueError(f"{sizes.op} has rows of different numbers of tokens: {told}")
+        slotted = [name for name in rows if len(sizes.dims[name]) == 3]
+        slotted += sizes.named((*TOPK_IDS, *TOPK_WEIGHTS))
+        if not slotted:
+            raise ValueError(f"nothing tells the slots of a token of {sizes.op}")
+        slots = sizes.dim(slotted, 1)
+        new = wanted.get("num_tokens", tokens)
+        total, top_k = wanted.get("num_experts", experts), wanted.get("top_k", slots)
+        if top_k > total:
+            raise ValueError(f"{top_k} slots of a token do not find {total} distinct experts")
+        sizes.resize(_BY_TOKEN, 0, new)
+        sizes.resize(slotted, 1, top_k)
+        sizes.resize(_BY_EXPERT, 0, total)
+        sizes.set_numbers(("topk",), top_k)
+        sizes.set_numbers(("num_experts", "global_num_experts"), total)
+        if resize_tables is not None:
+            resize_tables(sizes, tokens, new, experts, total, slots, top_k)
+
+    return Symbols(("num_tokens", "num_experts", "top_k"), resize)
 
 
 def found(call: RecipeCall, *names: str) -> str | None:

@@ -13,10 +13,12 @@ from opreplay.recipes.moe_routing import (
     draw,
     fill_quantized,
     found,
+    moe_symbols,
     number,
     tensor,
 )
 from opreplay.recipes.registry import recipe
+from opreplay.recipes.symbols import Sizes
 from opreplay.tables.moe import moe_align_block_size, moe_sorting
 
 __all__: list[str] = []
@@ -34,6 +36,31 @@ MOST_EXPERTS = 4096
 Lengths = Callable[[int, int], tuple[int, ...]]
 """The lengths that an engine gives its buffers for some experts in blocks of some rows; the usual
 one comes first."""
+
+
+def _aiter_lengths(tokens: int, experts: int, top_k: int, block: int) -> tuple[int, ...]:
+    """Lengths that aiter gives its buffers: for every expert, or for those that can be active."""
+    adaptive = tokens * top_k + min(experts, tokens * top_k) * (block - 1)
+    return tokens * top_k + experts * block - top_k, -(-adaptive // block) * block
+
+
+def resize_sorted(
+    sizes: Sizes, tokens: int, new: int, experts: int, total: int, slots: int, top_k: int
+) -> None:
+    """Makes the tables of sorted pairs as long as aiter does, by the formula that was recorded."""
+    if "block_m" not in sizes.numbers:
+        raise ValueError(f"nothing tells the rows of a block of {sizes.op}")
+    block, length = sizes.numbers["block_m"], sizes.dim(SORTED_IDS, 0)
+    known = _aiter_lengths(tokens, experts, slots, block)
+    if length not in known:
+        raise ValueError(
+            f"{length} sorted ids are not what {tokens} tokens of {slots} of {experts} experts "
+            f"have in blocks of {block}: {known[0]} or {known[1]}"
+        )
+    longer = _aiter_lengths(new, total, top_k, block)[known.index(length)]
+    sizes.resize((*SORTED_IDS, "sorted_weights"), 0, longer)
+    sizes.resize(("sorted_expert_ids",), 0, -(-longer // block))
+    sizes.named(("num_valid_ids",))
 
 
 @recipe(
@@ -56,6 +83,7 @@ one comes first."""
     "aiter::mxfp4_moe_sort_hip",
     "aiter::mxfp4_moe_sort_scales",
     parameters=PARAMETERS,
+    symbols=moe_symbols(resize_sorted),
 )
 def sorted_pairs(call: RecipeCall) -> str:
     """In aiter, kernels read the token and the slot of each pair, expert after expert."""
@@ -65,8 +93,7 @@ def sorted_pairs(call: RecipeCall) -> str:
     blocks = call.tensor("sorted_expert_ids") if call.has("sorted_expert_ids") else None
 
     def lengths(experts: int, block: int) -> tuple[int, ...]:
-        adaptive = tokens * top_k + min(experts, tokens * top_k) * (block - 1)
-        return tokens * top_k + experts * block - top_k, -(-adaptive // block) * block
+        return _aiter_lengths(tokens, experts, top_k, block)
 
     experts, block = _measure(call, blocks, told, lengths)
     routing = draw(call, tokens, experts.total, top_k, device=ids.device)

@@ -12,6 +12,7 @@ from typing import Literal
 
 from opreplay.recipes.call import RecipeCall
 from opreplay.recipes.parameters import Parameter
+from opreplay.recipes.symbols import Symbols
 
 __all__ = [
     "ENTRY_POINT_GROUP",
@@ -70,6 +71,8 @@ class Recipe:
     """Operators that make an argument, by the argument's name."""
     pools: Pools | None = None
     """What may hold fewer blocks than recorded where memory is short."""
+    symbols: Symbols | None = None
+    """The sizes by which its calls can grow in a sweep."""
 
     def __post_init__(self) -> None:
         """Refuses names that cannot be an operator's."""
@@ -150,6 +153,7 @@ def recipe(
     reads_step: bool = False,
     produced: Mapping[str, str] | None = None,
     pools: Pools | None = None,
+    symbols: Symbols | None = None,
 ) -> Callable[[RecipeFunction], RecipeFunction]:
     """Registers a function that gives the tensors of some operators the values they need.
 
@@ -162,6 +166,7 @@ def recipe(
         produced: Operators that the function runs to make an argument, by the argument's name;
             they stand in plan files.
         pools: What may hold fewer blocks than recorded where memory is short.
+        symbols: The sizes by which the calls can grow in a sweep.
 
     Raises:
         ValueError: A name is not exact.
@@ -170,7 +175,9 @@ def recipe(
     def register(function: RecipeFunction) -> RecipeFunction:
         origin = _origin.get()
         _registry.add(
-            Recipe(function, ops, cpu, origin, parameters, reads_step, produced or {}, pools)
+            Recipe(
+                function, ops, cpu, origin, parameters, reads_step, produced or {}, pools, symbols
+            )
         )
         return function
 

@@ -8,6 +8,7 @@ import torch
 
 from opreplay.recipes.attention import choose_paged, read_pool, write_keys, write_queries
 from opreplay.recipes.call import RecipeCall, RecipeError, run_operator
+from opreplay.recipes.paged_attention import PAGED_SYMBOLS
 from opreplay.recipes.registry import Pools, recipe
 from opreplay.recipes.sequences import UNBOUNDED_LENGTH, choose_batch
 from opreplay.resolve.strings import vllm_cpu_isa
@@ -45,6 +46,7 @@ def onednn_mm(call: RecipeCall) -> str:
     reads_step=True,
     produced={"scheduler_metadata": "_C::get_scheduler_metadata"},
     pools=Pools(("key_cache", "value_cache"), ("block_table",)),
+    symbols=PAGED_SYMBOLS,
 )
 def cpu_attention(call: RecipeCall) -> str:
     """Distinct blocks, lengths within the table, and metadata from the operator that makes it."""

@@ -27,6 +27,7 @@ _CSV_COLUMNS: dict[str, Callable[[Row], object]] = {
     "resolved_op": lambda row: row.resolved_op,
     "signature": lambda row: row.signature,
     "step": lambda row: row.step,
+    "point": lambda row: row.point and str(row.point),
     "count": lambda row: row.count,
     "recorded_host_us": lambda row: row.host.median,
     "recorded_host_self_total_us": lambda row: row.host.self_total,

@@ -15,7 +15,7 @@ from opreplay.outcome import ResultCheck
 from opreplay.report.results import FORMAT, Report
 from opreplay.report.row import Row, RowKey
 from opreplay.stat import Stat, Timing
-from opreplay.trace.call import REASONS, RecordedTimes
+from opreplay.trace.call import REASONS, Point, RecordedTimes
 
 __all__ = ["ROWS_FORMAT", "ResultsError", "read_results", "read_row", "read_rows"]
 
@@ -133,6 +133,16 @@ def read_row(node: Node) -> Row:
         timing=node.field("timing", lambda timing: timing.optional(_read_timing)),
         outputs=node.field("outputs", lambda found: found.optional(_read_check)),
         ran_on=node.field("ran_on", lambda name: name.optional(Node.text)),
+        point=None
+        if "point" not in node.value  # files of earlier versions
+        else node.field("point", lambda point: point.optional(_read_point)),
+    )
+
+
+def _read_point(node: Node) -> Point:
+    return Point(
+        call=node.field("call", Node.text),
+        settings=tuple(node.field("settings", lambda all: all.items(Node.text))),
     )
 
 

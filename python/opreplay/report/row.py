@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from opreplay.outcome import ResultCheck
 from opreplay.stat import Timing
-from opreplay.trace.call import Reason, RecordedTimes
+from opreplay.trace.call import Point, Reason, RecordedTimes
 from opreplay.trace.steps import Step
 
 __all__ = ["STATUSES", "Fidelity", "Row", "RowKey", "Status", "status_of"]
@@ -96,6 +96,8 @@ class Row:
     """What was found of the outputs; None where nobody looked."""
     ran_on: str | None = None
     """Device, and machine where there are several; None where one worker ran all rows."""
+    point: Point | None = None
+    """Where it stands in a sweep; None for a call as recorded."""
 
     def __post_init__(self) -> None:
         """Checks that a row has a timing or a reason."""
@@ -181,6 +183,9 @@ class Row:
             "schema": self.schema,
             "outputs": None if self.outputs is None else asdict(self.outputs),
             "ran_on": self.ran_on,
+            "point": None
+            if self.point is None
+            else {"call": self.point.call, "settings": dict(self.point.settings)},
             "timing": None if self.timing is None else self.timing.to_json(),
             "fidelity": None if self.fidelity is None else asdict(self.fidelity),
         }

@@ -52,6 +52,8 @@ class RowPrinter:
         status = "ok" if row.reason is None else f"{row.status}: {row.reason}"
         if row.step is not None:
             status += f"  {row.step}"
+        if row.point is not None:
+            status += f"  {row.point}"
         if row.detail and not self._verbose:
             status += f": {row.detail}"
         self._print(

@@ -16,6 +16,7 @@ __all__ = [
     "REASONS",
     "CallGroup",
     "CallSequence",
+    "Point",
     "Reason",
     "RecordedArgument",
     "RecordedCall",
@@ -211,6 +212,20 @@ class CallSequence:
     def kernels(self) -> tuple[tuple[str, int], ...]:
         """Name and number of the kernels launched inside."""
         return tuple(Counter(name for call in self.calls for name in call.kernels).items())
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One point of a sweep: what was set of a recorded call."""
+
+    call: str
+    """Signature of the recorded call."""
+    settings: tuple[tuple[str, str], ...]
+    """Name and value of what was set, in the order given."""
+
+    def __str__(self) -> str:
+        """The settings as the user wrote them."""
+        return " ".join(f"{name}={value}" for name, value in self.settings)
 
 
 @dataclass(frozen=True, slots=True)
