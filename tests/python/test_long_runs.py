@@ -308,7 +308,7 @@ def test_a_row_that_turns_out_otherwise_is_read_as_it_was_last(tmp_path):
     (read,) = read_results(out).rows
     assert read.reason == "crashed"
     with RowLog(out, resume=True) as log:
-        assert log.done == {("aten::mm", None)}
+        assert log.done == {("aten::mm", None, None)}
 
 
 @pytest.mark.parametrize(
