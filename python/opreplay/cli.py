@@ -22,7 +22,7 @@ from opreplay import table_command
 from opreplay.isolation import WorkerError
 from opreplay.options import ReplayOptions
 from opreplay.plan import PlannedOperator
-from opreplay.plan_file import is_plan, write_plan
+from opreplay.plan_file import is_plan, read_plan, write_plan
 from opreplay.replay import Replay, make_plan
 from opreplay.report import inspect as inspecting
 from opreplay.report.html import write_html
@@ -114,6 +114,18 @@ def _parser() -> argparse.ArgumentParser:
     _add_resolving(plan)
     _add_running(plan)
 
+    bundle = add("bundle", _bundle, "write calls of a plan for C++ programs without Python")
+    bundle.add_argument("plan", metavar="PLAN", help="plan file, as 'opreplay plan' writes it")
+    bundle.add_argument(
+        *("-o", "--output"), type=_writable, metavar="FILE", required=True, help="file to write"
+    )
+    inspecting.add_selection(bundle)
+    _add_recipe_parameters(bundle)
+    _add_importing(bundle)
+    _add_inputs(bundle)
+    bundle.add_argument("--grad", action="store_true", help="record autograd when it is run")
+    bundle.add_argument("-v", "--verbose", action="store_true", help="print every call left out")
+
     run = add("run", _run, "replay and time the calls of a trace or plan")
     run.add_argument("source", metavar="TRACE|PLAN", help=f"{inspecting.TRACE_HELP}, or a plan")
     inspecting.add_trace(run)
@@ -136,14 +148,28 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_resolving(parser: argparse.ArgumentParser) -> None:
+    group = _add_importing(parser)
+    group.add_argument(
+        "--allow-mismatch", action="store_true",
+        help="call an operator of which no schema fits from Python, all arguments positional",
+    )  # fmt: skip
+
+
+def _add_importing(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group = parser.add_argument_group("resolving")
     group.add_argument(
         *("--import", "-i"), dest="imports", action="append", default=[], metavar="MODULE",
         help="import it first, because it registers operators; repeatable",
     )  # fmt: skip
+    return group
+
+
+def _add_inputs(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("inputs")
+    group.add_argument("--seed", type=int, default=0, help="of all inputs (default: 0)")
     group.add_argument(
-        "--allow-mismatch", action="store_true",
-        help="call an operator of which no schema fits from Python, all arguments positional",
+        "--memory-budget", type=_bytes, metavar="SIZE",
+        help="for the tensors of one call, e.g. 8GiB (default: 80 %% of what is free)",
     )  # fmt: skip
 
 
@@ -175,9 +201,9 @@ def _add_recipe_parameters(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_measuring(parser: argparse.ArgumentParser) -> None:
+    _add_inputs(parser)
     group = parser.add_argument_group("measuring")
     group.add_argument("--device", metavar="DEV", help="default: the accelerator, else cpu")
-    group.add_argument("--seed", type=int, default=0, help="of all inputs (default: 0)")
     group.add_argument(
         "--time", type=_positive, default=TimingOptions().time_s, metavar="SECONDS",
         help="limit for warm-up and samples of one call (default: %(default)s)",
@@ -185,10 +211,6 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--threads", type=_count, metavar="N", help="threads that an operator may use"
     )
-    group.add_argument(
-        "--memory-budget", type=_bytes, metavar="SIZE",
-        help="for the tensors of one call, e.g. 8GiB (default: 80 %% of what is free)",
-    )  # fmt: skip
     group.add_argument("--grad", action="store_true", help="record autograd")
 
 
@@ -404,6 +426,33 @@ def _plan(options: argparse.Namespace) -> int:
     write_plan(plan, output)
     runnable = sum(isinstance(call.outcome, PlannedOperator) for call in plan.calls)
     print(f"{output}: {runnable:,} of {len(plan.calls):,} signatures can run without the trace")
+    return 0
+
+
+def _bundle(options: argparse.Namespace) -> int:
+    from opreplay.bundle import write_bundle
+
+    if not is_plan(options.plan):
+        raise ValueError(
+            f"{options.plan}: is no plan; write one with: opreplay plan TRACE -o {options.plan}"
+        )
+    calls = read_plan(options.plan).select(_selection(options))
+    report = write_bundle(
+        calls,
+        options.output,
+        options=ReplayOptions(
+            seed=options.seed,
+            memory_budget=options.memory_budget,
+            recipe_parameters=dict(options.recipe),
+            timing=TimingOptions(grad=options.grad),
+            imports=tuple(options.imports),
+        ),
+    )
+    for warning in report.warnings:
+        print(f"Warning: {warning}", file=sys.stderr)
+    for call, why in report.left_out if options.verbose else ():
+        print(f"left out: {call.op}: {why}")
+    print(f"{options.output}: {report.written:,} of {len(calls):,} signatures are in the bundle")
     return 0
 
 

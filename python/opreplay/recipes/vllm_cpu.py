@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import torch
 
 from opreplay.recipes.call import RecipeCall, RecipeError, run_operator
@@ -30,11 +28,7 @@ def onednn_mm(call: RecipeCall) -> str:
     weight = torch.rand(columns, inner, generator=torch.Generator().manual_seed(0))
     weight = weight.sub_(0.5).to(left.dtype).t()
     handle = run_operator("_C::create_onednn_mm_handler", weight, PRIMITIVES)
-    call.replace(
-        "handler_tensor",
-        torch.tensor(handle, dtype=torch.int64),
-        release=functools.partial(run_operator, "_C::release_dnnl_matmul_handler", handle),
-    )
+    call.replace("handler_tensor", handle, release="_C::release_dnnl_matmul_handler")
     return f"handle of a {inner} x {columns} weight from create_onednn_mm_handler"
 
 
