@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib.util
 import logging
 import math
 import os
@@ -81,6 +82,10 @@ def _parser() -> argparse.ArgumentParser:
         prog="opreplay",
         description="Replays operator calls out of PyTorch profiler traces and times them.",
     )
+    parser.add_argument(
+        "--cmake-dir", action=_PrintCmakeDir, nargs=0,
+        help="print the folder of the CMake package opreplay, and end",
+    )  # fmt: skip
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     def add(
@@ -120,6 +125,7 @@ def _parser() -> argparse.ArgumentParser:
         *("-o", "--output"), type=_writable, metavar="FILE", required=True, help="file to write"
     )
     inspecting.add_selection(bundle)
+    _add_steps(bundle)
     _add_recipe_parameters(bundle)
     _add_importing(bundle)
     _add_inputs(bundle)
@@ -145,6 +151,17 @@ def _parser() -> argparse.ArgumentParser:
     env = add("env", _env, "print the environment block that every result carries")
     env.add_argument("--device", metavar="DEV", help="default: the accelerator, else cpu")
     return parser
+
+
+class _PrintCmakeDir(argparse.Action):
+    """Prints where find_package(opreplay) looks: beside the extension, wherever that lies."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_arguments: object) -> None:
+        specification = importlib.util.find_spec("opreplay._scan")
+        assert specification is not None
+        assert specification.origin is not None
+        print(Path(specification.origin).parent / "lib" / "cmake" / "opreplay")
+        parser.exit()
 
 
 def _add_resolving(parser: argparse.ArgumentParser) -> None:
