@@ -6,6 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -187,6 +188,11 @@ void Call::issue(int64_t n) {
     op_.callBoxed(&stack_);
     stack_.clear();
   }
+}
+
+void Call::issue(const c10::Stream& stream, int64_t n) {
+  const c10::StreamGuard current(stream);
+  issue(n);
 }
 
 int64_t Call::argument_bytes() const { return total(storage_sizes(arguments_)); }

@@ -92,6 +92,11 @@ void Graph::replay(int64_t n) {
   for (int64_t i = 0; i < n; ++i) graph_->launch();
 }
 
+void Graph::launch(const c10::Stream& stream) {
+  const c10::StreamGuard current(stream);
+  graph_->launch();
+}
+
 void Graph::synchronize() const {
   c10::impl::VirtualGuardImpl(stream_.device_type()).synchronizeStream(stream_);
 }

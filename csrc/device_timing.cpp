@@ -269,7 +269,9 @@ struct DeviceTimer::State {
       prepare();
       const auto few = elapsed_ns(windows.few.launch, gated);
       prepare();
+      if (plan.on_before_sample) plan.on_before_sample();
       const auto many = elapsed_ns(windows.many.launch, gated);
+      if (plan.on_after_sample) plan.on_after_sample();
       if (!few || !many) {
         series.refuse();
       } else if (read_clock() < kSteady * steady_clock) {
@@ -675,6 +677,13 @@ DeviceTimes DeviceTimer::time(std::vector<Call>& unit, const TimingPlan& plan, C
                           " samples were discarded: the device ran under 75 % of its steady clock");
   }
   return times;
+}
+
+Samples time_warm(Call& call, c10::Device device, const TimingPlan& plan) {
+  if (device.is_cpu()) return time_call(call, plan);
+  std::vector<Call> unit{call};
+  DeviceTimes times = DeviceTimer(device).time(unit, plan, Cold::kOff);
+  return times.hot ? std::move(*times.hot) : std::move(times.host);
 }
 
 }  // namespace opreplay

@@ -94,9 +94,11 @@ Samples measure(const std::function<void(int64_t)>& issue,
   SampleSeries series(plan);
   while (true) {
     before_sample();
+    if (plan.on_before_sample) plan.on_before_sample();
     const int64_t begin = now_ns();
     issue(batch);
     const int64_t end = now_ns();
+    if (plan.on_after_sample) plan.on_after_sample();
     series.add(static_cast<double>(end - begin) / static_cast<double>(batch));
     if (series.finished(end - start)) return series.take(batch);
   }

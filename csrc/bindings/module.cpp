@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "opreplay/bundle.h"
 #include "opreplay/call.h"
 #include "opreplay/device_timing.h"
 #include "opreplay/graph.h"
@@ -331,6 +332,26 @@ void bind_value_recorder(py::module_& module) {
   module.def("stop_keeping_values", &stop_keeping_values);
 }
 
+void bind_bundle(py::module_& module) {
+  py::class_<Bundle>(module, "Bundle")
+      .def(py::init(&load_bundle), py::arg("path"))
+      .def("__len__", &Bundle::size)
+      .def(
+          "prepare",
+          [](const Bundle& bundle, std::size_t index, at::Device device) {
+            return bundle.call(index).prepare(device);
+          },
+          py::arg("index"),
+          py::arg("device"));
+  module.def(
+      "write_bundle",
+      [](const std::string& path, const py::bytes& content) {
+        write_bundle(path, static_cast<std::string_view>(content));
+      },
+      py::arg("path"),
+      py::arg("content"));
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_C, module) {
@@ -357,6 +378,7 @@ PYBIND11_MODULE(_C, module) {
   bind_timing(module);
   bind_graph(module);
   bind_value_recorder(module);
+  bind_bundle(module);
   module.attr("RESTORE_LIMIT") = kRestoreLimit;
   module.attr("MAX_EMPTY_ARGUMENTS") = kMaxEmptyArguments;
   module.def("fill_random_",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from torch import Tensor
+from torch import Tensor, device
 
 class Parameter:
     """One argument of an operator's schema."""
@@ -73,6 +73,14 @@ class Call:
         """Bytes of the storages of the arguments that the operator both reads and writes."""
     @property
     def updates_arguments(self) -> bool: ...
+
+class Bundle:
+    """The calls of a bundle file."""
+
+    def __init__(self, path: str) -> None: ...
+    def __len__(self) -> int: ...
+    def prepare(self, index: int, device: device) -> Call:
+        """Makes the inputs of a call as a process without Python does."""
 
 class TimingPlan:
     """How long and how exactly to measure."""
@@ -156,6 +164,9 @@ def time_rotated(calls: Sequence[Call], plan: TimingPlan, evict: Tensor | None) 
 def time_python(fn: Callable[[], object], plan: TimingPlan) -> Samples: ...
 def empty_call(arguments: int) -> Call: ...
 def timer_ns() -> float: ...
+def write_bundle(path: str, content: bytes) -> None:
+    """Writes what torch.save made behind the header of a bundle."""
+
 def fill_random_(tensor: Tensor, seed: int, stream: int = 0) -> None: ...
 def fill_random_integers_(
     tensor: Tensor, low: int, high: int, seed: int, stream: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
-import importlib
+import importlib.util
 import logging
 import math
 import os
@@ -85,6 +85,10 @@ def _parser() -> argparse.ArgumentParser:
         prog="opreplay",
         description="Replays operator calls out of PyTorch profiler traces and times them.",
     )
+    parser.add_argument(
+        "--cmake-dir", action=_PrintCmakeDir, nargs=0,
+        help="print the folder of the CMake package opreplay, and end",
+    )  # fmt: skip
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     def add(
@@ -117,6 +121,19 @@ def _parser() -> argparse.ArgumentParser:
     _add_recipe_parameters(plan)
     _add_resolving(plan)
     _add_running(plan)
+
+    bundle = add("bundle", _bundle, "write calls of a plan for C++ programs without Python")
+    bundle.add_argument("plan", metavar="PLAN", help="plan file, as 'opreplay plan' writes it")
+    bundle.add_argument(
+        *("-o", "--output"), type=writable, metavar="FILE", required=True, help="file to write"
+    )
+    inspecting.add_selection(bundle)
+    _add_steps(bundle)
+    _add_recipe_parameters(bundle)
+    _add_importing(bundle)
+    _add_inputs(bundle)
+    bundle.add_argument("--grad", action="store_true", help="record autograd when it is run")
+    bundle.add_argument("-v", "--verbose", action="store_true", help="print every call left out")
 
     run = add("run", _run, "replay and time the calls of a trace or plan")
     run.add_argument("source", metavar="TRACE|PLAN", help=f"{inspecting.TRACE_HELP}, or a plan")
@@ -175,15 +192,40 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+class _PrintCmakeDir(argparse.Action):
+    """Prints where find_package(opreplay) looks: beside the extension, wherever that lies."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_arguments: object) -> None:
+        specification = importlib.util.find_spec("opreplay._scan")
+        assert specification is not None
+        assert specification.origin is not None
+        print(Path(specification.origin).parent / "lib" / "cmake" / "opreplay")
+        parser.exit()
+
+
 def _add_resolving(parser: argparse.ArgumentParser) -> None:
+    group = _add_importing(parser)
+    group.add_argument(
+        "--allow-mismatch", action="store_true",
+        help="call an operator of which no schema fits from Python, all arguments positional",
+    )  # fmt: skip
+
+
+def _add_importing(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group = parser.add_argument_group("resolving")
     group.add_argument(
         *("--import", "-i"), dest="imports", action="append", default=[], metavar="MODULE",
         help="import it first, because it registers operators; repeatable",
     )  # fmt: skip
+    return group
+
+
+def _add_inputs(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("inputs")
+    group.add_argument("--seed", type=int, default=0, help="of all inputs (default: 0)")
     group.add_argument(
-        "--allow-mismatch", action="store_true",
-        help="call an operator of which no schema fits from Python, all arguments positional",
+        "--memory-budget", type=_bytes, metavar="SIZE",
+        help="for the tensors of one call, e.g. 8GiB (default: 80 %% of what is free)",
     )  # fmt: skip
 
 
@@ -215,9 +257,9 @@ def _add_recipe_parameters(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_measuring(parser: argparse.ArgumentParser) -> None:
+    _add_inputs(parser)
     group = parser.add_argument_group("measuring")
     group.add_argument("--device", metavar="DEV", help="default: the accelerator, else cpu")
-    group.add_argument("--seed", type=int, default=0, help="of all inputs (default: 0)")
     group.add_argument(
         "--time", type=_positive, default=TimingOptions().time_s, metavar="SECONDS",
         help="limit for warm-up and samples of one call (default: %(default)s)",
@@ -231,10 +273,6 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--threads", type=_count, metavar="N", help="threads that an operator may use"
     )
-    group.add_argument(
-        "--memory-budget", type=_bytes, metavar="SIZE",
-        help="for the tensors of one call, e.g. 8GiB (default: 80 %% of what is free)",
-    )  # fmt: skip
     group.add_argument("--grad", action="store_true", help="record autograd")
     group.add_argument(
         "--warmup-ms", type=_positive, metavar="MS",
@@ -611,6 +649,33 @@ def _plan(options: argparse.Namespace) -> int:
     write_plan(plan, output)
     runnable = sum(isinstance(call.outcome, PlannedOperator) for call in plan.calls)
     print(f"{output}: {runnable:,} of {len(plan.calls):,} signatures can run without the trace")
+    return 0
+
+
+def _bundle(options: argparse.Namespace) -> int:
+    from opreplay.bundle import write_bundle
+
+    if not is_plan(options.plan):
+        raise ValueError(
+            f"{options.plan}: is no plan; write one with: opreplay plan TRACE -o {options.plan}"
+        )
+    calls = read_plan(options.plan).select(_selection(options))
+    report = write_bundle(
+        calls,
+        options.output,
+        options=ReplayOptions(
+            seed=options.seed,
+            memory_budget=options.memory_budget,
+            recipe_parameters=dict(options.recipe),
+            timing=TimingOptions(grad=options.grad),
+            imports=tuple(options.imports),
+        ),
+    )
+    for warning in report.warnings:
+        print(f"Warning: {warning}", file=sys.stderr)
+    for call, why in report.left_out if options.verbose else ():
+        print(f"left out: {call.op}: {why}")
+    print(f"{options.output}: {report.written:,} of {len(calls):,} signatures are in the bundle")
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,10 +14,19 @@ import torch
 from opreplay.memory import default_memory_budget, free_memory
 from opreplay.recipes import DefaultFill, InputTensor, Recipe, RecipeCall, RecipeError, find_recipe
 from opreplay.recipes.parameters import own_parameters
+from opreplay.recipes.tape import Tape
 from opreplay.resolve.call import Argument, ResolvedCall, TensorSpec, TorchValue
 from opreplay.trace.call import Skipped
 
-__all__ = ["Inputs", "default_memory_budget", "free_memory", "make_inputs"]
+__all__ = [
+    "RUN_DEVICE",
+    "DescribedInputs",
+    "Inputs",
+    "default_memory_budget",
+    "describe_inputs",
+    "free_memory",
+    "make_inputs",
+]
 
 ATEN_INTEGERS = (1, 65)
 """Default range of integers in aten: no division by zero, every integer dtype holds it, and its
@@ -48,6 +58,10 @@ _FILLED_AS = _QUANTIZED | _BIT_PATTERNS
 
 _GIB = float(1 << 30)
 
+RUN_DEVICE = "cpu:0"
+"""The CPU where a recipe asks for the device of the call: a tensor does not keep the index, a
+request for a device does, so that a tape can tell it from the plain CPU."""
+
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
@@ -61,6 +75,24 @@ class Inputs:
     """One line on the values that a recipe chose; None where no recipe had to choose."""
     bytes: int
     """Bytes of all storages."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedInputs:
+    """How the arguments of a call get their values."""
+
+    call: RecipeCall
+    """Its tensors; `InputTensor.pending` says what is left to be filled."""
+    tape: Tape
+    """What the recipe ran."""
+    on_cpu: frozenset[str]
+    """Arguments that lie on the CPU whatever the device of the call."""
+    seed: int
+    """Every bit depends on it."""
+    assumptions: tuple[str, ...]
+    """Each guess that was made here, one sentence each."""
+    recipe: str | None
+    """One line on the values that a recipe chose; None where no recipe had to choose."""
 
 
 def make_inputs(
@@ -99,6 +131,65 @@ def make_inputs(
         ``backend_missing`` where the device has no tensors of a dtype.
     """
     recipe = recipe or find_recipe(resolved.resolved_op)
+    begun = _begin(
+        resolved, recipe, device, seed, memory_budget, copies, parameters or {}, nullcontext()
+    )
+    if isinstance(begun, Skipped):
+        return begun
+    call = begun.call
+    with torch.inference_mode(mode=False), torch.no_grad():
+        for name in call.names:
+            for tensor in call.present(name):
+                tensor.fill()
+    arguments = tuple(
+        call.replaced.get(argument.name, value)
+        for argument, value in zip(resolved.arguments, begun.arguments, strict=True)
+    )
+    return Inputs(arguments, begun.assumptions, begun.recipe, begun.bytes)
+
+
+def describe_inputs(
+    resolved: ResolvedCall,
+    *,
+    seed: int,
+    memory_budget: int,
+    parameters: Mapping[str, str] | None = None,
+) -> DescribedInputs | Skipped:
+    """Finds out how `make_inputs` gives the arguments of a call their values, on any device.
+
+    The recipe works on the CPU; what it runs is recorded, and tensors that no recipe reads are not
+    filled. The parameters and what is returned instead are those of `make_inputs`.
+    """
+    tape = Tape()
+    recipe = find_recipe(resolved.resolved_op)
+    begun = _begin(resolved, recipe, RUN_DEVICE, seed, memory_budget, 0, parameters or {}, tape)
+    if isinstance(begun, Skipped):
+        return begun
+    cpu = frozenset() if recipe is None else frozenset(recipe.cpu)
+    return DescribedInputs(begun.call, tape, cpu, seed, begun.assumptions, begun.recipe)
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A call whose recipe has run; tensors that it left alone are not filled yet."""
+
+    call: RecipeCall
+    arguments: tuple[Any, ...]
+    assumptions: tuple[str, ...]
+    recipe: str | None
+    bytes: int
+
+
+def _begin(
+    resolved: ResolvedCall,
+    recipe: Recipe | None,
+    device: str,
+    seed: int,
+    memory_budget: int,
+    copies: int,
+    parameters: Mapping[str, str],
+    recording: AbstractContextManager[object],
+) -> _Begun | Skipped:
     needed = _needed_bytes(resolved)
     shrunk: tuple[str, ...] = ()
     if needed * (1 + copies) > memory_budget:
@@ -112,33 +203,32 @@ def make_inputs(
     # Inference tensors could not take part in a run that records autograd.
     with torch.inference_mode(mode=False), torch.no_grad():
         try:
-            given = {**resolved.recipe_parameters, **(parameters or {})}
+            given = {**resolved.recipe_parameters, **parameters}
             call, arguments = _allocate(resolved, recipe, device, seed, given)
         except TypeError as error:
             return Skipped("backend_missing", f"{device} cannot hold an argument: {error}")
         summary = None
+        if isinstance(recording, Tape):
+            for tensor in call.present(*call.names):
+                recording.know(tensor.unfilled)
+                recording.know(tensor.elements)
         if recipe is not None:
             try:
-                summary = recipe.function(call)
+                with recording:
+                    summary = recipe.function(call)
             except Exception as error:  # Recipes are foreign code; what they raise fails the row.
                 return _recipe_failed(resolved, recipe, error, *shrunk)
         assumptions = (*call.assumptions, *_zeroed_integers(resolved, call, recipe))
-        for name in call.names:
-            for tensor in call.present(name):
-                tensor.fill()
         chosen_by_user = recipe is not None and recipe.origin == "user"
         if not chosen_by_user and (recorded := _recorded_contents(resolved)):
             obstacle = "they may name blocks that the cache lost" if shrunk else ""
             if obstacle := obstacle or _obstacle(resolved, call):
                 assumptions += (f"recorded values of {', '.join(recorded)} not used: {obstacle}",)
             else:
-                _write_contents(resolved, call)
+                with recording:
+                    _write_contents(resolved, call)
                 summary, assumptions = f"recorded values of {', '.join(recorded)}", ()
-    arguments = tuple(
-        call.replaced.get(argument.name, value)
-        for argument, value in zip(resolved.arguments, arguments, strict=True)
-    )
-    return Inputs(arguments, (*shrunk, *assumptions), summary, needed)
+    return _Begun(call, arguments, (*shrunk, *assumptions), summary, needed)
 
 
 def _recorded_contents(resolved: ResolvedCall) -> list[str]:
@@ -396,6 +486,7 @@ def _empty(
         stream=stream,
         default=default,
         true_elements=spec.true_elements,
+        device=None if device != RUN_DEVICE else torch.device(device),
     )
 
 

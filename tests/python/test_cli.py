@@ -254,6 +254,23 @@ def test_a_broken_plan_is_one_line_and_status_2(tmp_path, capsys):
     )
 
 
+def test_calls_of_a_plan_are_bundled(tmp_path, capsys):
+    path = write(tmp_path / "trace.json", {"traceEvents": [MATMUL, hostile("dies")]})
+    plan, bundle = tmp_path / "x.plan.json", tmp_path / "x.bundle.pt"
+    assert main(["plan", str(path), "-o", str(plan), "--no-isolation"]) == 0
+    capsys.readouterr()
+    assert main(["bundle", str(plan), "-o", str(bundle), "-v"]) == 0
+    left_out, total = capsys.readouterr().out.splitlines()
+    assert left_out.startswith("left out: hostile::dies: no library here registers")
+    assert total == f"{bundle}: 1 of 2 signatures are in the bundle"
+    assert bundle.read_bytes()[:16] == b"opreplay-bundle\0"
+
+
+def test_a_trace_is_no_plan_to_bundle(trace, tmp_path, capsys):
+    assert main(["bundle", str(trace), "-o", str(tmp_path / "x")]) == 2
+    assert "is no plan; write one with: opreplay plan TRACE" in capsys.readouterr().err
+
+
 def test_a_plan_of_a_plan_is_refused(tmp_path, capsys):
     path = broken_plan(tmp_path)
 
@@ -403,8 +420,7 @@ def test_help_lists_only_commands_that_exist(capsys):
 
     lines = capsys.readouterr().out.splitlines()
     listed = {line.split()[0] for line in lines if line.startswith("    ")}
-    assert {"demo", "inspect", "show", "plan", "run", "compare", "env"} <= listed
-    assert not {"bundle"} & listed
+    assert {"demo", "inspect", "show", "plan", "bundle", "run", "compare", "env"} <= listed
 
 
 @pytest.mark.skipif(not SHARED_TRACES.exists(), reason="needs the shared traces")

@@ -3,6 +3,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+#include <c10/core/Stream.h>
 
 #include <cstdint>
 #include <memory>
@@ -45,6 +46,9 @@ class OPREPLAY_API Call {
 
   /// Calls n times and drops the outputs. Never synchronises, allocates nothing of its own.
   void issue(int64_t n);
+
+  /// The same with a stream as the current one.
+  void issue(const c10::Stream& stream, int64_t n);
 
   [[nodiscard]] const c10::OperatorHandle& op() const noexcept { return op_; }
   [[nodiscard]] const std::vector<c10::IValue>& arguments() const noexcept { return arguments_; }

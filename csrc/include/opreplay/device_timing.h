@@ -61,4 +61,9 @@ class OPREPLAY_API DeviceTimer {
   std::unique_ptr<State> state_;
 };
 
+/// Times a call with its inputs warm: from a loop on the CPU, back to back on a device.
+[[nodiscard]] OPREPLAY_API Samples time_warm(Call& call,
+                                             c10::Device device,
+                                             const TimingPlan& plan);
+
 }  // namespace opreplay

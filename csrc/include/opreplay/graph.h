@@ -84,7 +84,10 @@ class OPREPLAY_API Graph {
   /// Queues the graph n times. Does not wait for it.
   void replay(int64_t n = 1);
 
-  /// Waits for all that was queued.
+  /// Queues the graph once on a stream of the caller's. Does not wait for it.
+  void launch(const c10::Stream& stream);
+
+  /// Waits for all that replay() queued.
   void synchronize() const;
 
   /// Outputs of the last captured call: a replay writes them anew.

@@ -34,6 +34,11 @@ struct TimingPlan {
   /// At most this many calls in a sample.
   int64_t max_batch = 100'000;
   GradMode mode = GradMode::kInference;
+  /// Called right before and right after the timed region of each sample, outside of it and not in
+  /// the warm-up: where a harness starts and stops its counters. On a device the region holds the
+  /// queueing of the work and the wait for it.
+  std::function<void()> on_before_sample;
+  std::function<void()> on_after_sample;
 };
 
 /// Times of one measurement.

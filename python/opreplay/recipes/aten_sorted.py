@@ -30,7 +30,7 @@ def searchsorted(call: RecipeCall) -> str:
     _sort(call.tensor("sorted_sequence"))
     if call.has_tensor("sorter"):
         sorter = call.tensor("sorter")
-        order = torch.arange(sorter.dims[-1], device=sorter.value.device)
+        order = torch.arange(sorter.dims[-1], device=sorter.device)
         sorter.write(order.expand(sorter.dims))
     return "sorted_sequence ascends"
 

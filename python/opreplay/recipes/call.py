@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 
-from opreplay import _C
+from opreplay import _C  # noqa: F401  (registers torch.ops.opreplay)
 from opreplay.recipes.parameters import ParameterValue
 from opreplay.trace.steps import Step
 
@@ -36,6 +36,7 @@ class InputTensor:
 
     __slots__ = (
         "_default",
+        "_device",
         "_elements",
         "_filled",
         "_seed",
@@ -53,6 +54,7 @@ class InputTensor:
         stream: int,
         default: DefaultFill,
         true_elements: int | None = None,
+        device: torch.device | None = None,
     ) -> None:
         """Takes a tensor that holds no values yet.
 
@@ -63,12 +65,14 @@ class InputTensor:
             stream: First of 256 random streams that belong to this tensor.
             default: What it holds unless a recipe fills it.
             true_elements: Number of elements of a mask that are true, where the trace tells it.
+            device: The device that was asked for; None stands for the tensor's own.
         """
         self._tensor = tensor
         self._elements = elements
         self._seed = seed
         self._stream = stream
         self._default = default
+        self._device = tensor.device if device is None else device
         self._filled = False
         self.true_elements = true_elements
         """Number of elements of a mask that are true; None where the trace doesn't tell it."""
@@ -96,7 +100,7 @@ class InputTensor:
     @property
     def device(self) -> torch.device:
         """Where it lies."""
-        return self._tensor.device
+        return self._device
 
     @property
     def value(self) -> torch.Tensor:
@@ -113,6 +117,16 @@ class InputTensor:
     def unfilled(self) -> torch.Tensor:
         """The tensor itself, whether or not it holds values yet."""
         return self._tensor
+
+    @property
+    def elements(self) -> torch.Tensor:
+        """Its whole storage in one dimension, in a dtype that can be filled."""
+        return self._elements
+
+    @property
+    def pending(self) -> DefaultFill:
+        """What `fill` would give it now: ``"none"`` once it was filled."""
+        return "none" if self._filled else self._default
 
     def fill(self) -> None:
         """Gives the tensor its default values unless it was filled before."""
@@ -144,7 +158,7 @@ class InputTensor:
         first, end = max(low, least), min(high, most + 1)
         if first >= end:
             raise RecipeError(f"no {self.dtype} value lies in [{low}, {high})")
-        _C.fill_random_integers_(elements, first, end, self._seed, self._stream)
+        torch.ops.opreplay.fill_random_integers_(elements, first, end, self._seed, self._stream)
 
     def fill_floats(self, low: float, high: float) -> None:
         """Fills the storage with floats uniform from `low` to `high`; rounding may reach `high`.
@@ -261,10 +275,12 @@ class InputTensor:
     def _fill_random(self) -> None:
         elements = self._elements
         if elements.is_floating_point() or elements.is_complex():
-            _C.fill_random_(elements, self._seed, self._stream)
+            torch.ops.opreplay.fill_random_(elements, self._seed, self._stream)
         else:
             least, most = _limits(elements.dtype)
-            _C.fill_random_integers_(elements, least, most + 1, self._seed, self._stream)
+            torch.ops.opreplay.fill_random_integers_(
+                elements, least, most + 1, self._seed, self._stream
+            )
 
 
 class RecipeCall:
@@ -306,6 +322,7 @@ class RecipeCall:
         self._values = dict(values)
         self._tensors = dict(tensors)
         self._replaced: dict[str, torch.Tensor] = {}
+        self._produced: dict[str, tuple[torch.Tensor | int, str | None]] = {}
         self._assumptions: list[str] = []
 
     @property
@@ -328,6 +345,11 @@ class RecipeCall:
         return self._replaced
 
     @property
+    def produced(self) -> Mapping[str, tuple[torch.Tensor | int, str | None]]:
+        """What the recipe gave to `replace`, and the operator that releases it."""
+        return self._produced
+
+    @property
     def assumptions(self) -> tuple[str, ...]:
         """Each guess of the recipe, one sentence each."""
         return tuple(self._assumptions)
@@ -344,25 +366,26 @@ class RecipeCall:
         """Tells the user of a guess that the trace does not confirm."""
         self._assumptions.append(sentence)
 
-    def replace(
-        self, name: str, made: torch.Tensor, *, release: Callable[[], None] | None = None
-    ) -> None:
-        """Puts a tensor that another operator made in the place of a tensor argument.
+    def replace(self, name: str, made: torch.Tensor | int, *, release: str | None = None) -> None:
+        """Puts what another operator made in the place of a tensor argument.
 
         Args:
             name: The argument.
-            made: The tensor; its sizes may differ from the recorded ones.
-            release: Called once nothing refers to `made` any more, the timed call included; must
-                not refer to it, nor to this call.
+            made: A tensor, whose sizes may differ from the recorded ones, or a handle, which
+                becomes an int64 tensor without dimensions. Either is an output of `run_operator`.
+            release: Operator that takes the handle once nothing refers to the argument any more,
+                the timed call included.
 
         Raises:
             RecipeError: The operator has no tensor argument of that name.
         """
         self.tensor(name).leave_unfilled()
-        self._values[name] = self._replaced[name] = made
+        value = torch.tensor(made, dtype=torch.int64) if isinstance(made, int) else made
+        self._values[name] = self._replaced[name] = value
+        self._produced[name] = made, release
         if release is not None:
             # At the end of the process there is nothing left to release it from.
-            weakref.finalize(made, release).atexit = False
+            weakref.finalize(value, run_operator, release, made).atexit = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -422,6 +445,10 @@ class RecipeCall:
                 f"argument {name!r} of {self.op} is {_kind(value)}, not a tensor list"
             )
         return tuple(self._tensors.get(name, ()))
+
+    def elements_of(self, name: str) -> Sequence[InputTensor | None]:
+        """Returns the tensors of an argument, one place for each element; empty without any."""
+        return self._tensors.get(name, ())
 
     def present(self, *names: str) -> list[InputTensor]:
         """Returns the tensors, those in lists too, of the arguments that exist and are not None."""

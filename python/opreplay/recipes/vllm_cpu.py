@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import torch
 
 from opreplay.recipes.attention import choose_paged, read_pool, write_keys, write_queries
@@ -29,11 +27,7 @@ def onednn_mm(call: RecipeCall) -> str:
     weight = torch.rand(columns, inner, generator=torch.Generator().manual_seed(0))
     weight = weight.sub_(0.5).to(left.dtype).t()
     handle = run_operator("_C::create_onednn_mm_handler", weight, PRIMITIVES)
-    call.replace(
-        "handler_tensor",
-        torch.tensor(handle, dtype=torch.int64),
-        release=functools.partial(run_operator, "_C::release_dnnl_matmul_handler", handle),
-    )
+    call.replace("handler_tensor", handle, release="_C::release_dnnl_matmul_handler")
     call.assume(
         "the packed weight is one for all copies of the inputs: cold times find it in cache, "
         "and bytes do not count it"

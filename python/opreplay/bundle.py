@@ -1,0 +1,344 @@
+"""The bundle: calls of a plan go in, a file that C++ replays without Python comes out."""
+
+from __future__ import annotations
+
+import io
+import mmap
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from opreplay import _C
+from opreplay.attempt import Attempt
+from opreplay.environment import default_device
+from opreplay.inputs import DescribedInputs, default_memory_budget, describe_inputs
+from opreplay.options import ReplayOptions
+from opreplay.plan import PlannedCall
+from opreplay.recipes.tape import Tape, TapeStep
+from opreplay.resolve import Resolver
+from opreplay.resolve.call import ResolvedCall, TensorSpec, TorchValue
+from opreplay.trace.call import Skipped
+
+__all__ = ["BundleReport", "write_bundle"]
+
+
+@dataclass(frozen=True, slots=True)
+class BundleReport:
+    """What was written."""
+
+    written: int
+    """Calls in the bundle."""
+    left_out: tuple[tuple[PlannedCall, str], ...]
+    """Calls that cannot be in it, each with a sentence why."""
+    warnings: tuple[str, ...]
+    """What stands in the way of a process without Python, one sentence each."""
+
+
+def write_bundle(
+    calls: Iterable[PlannedCall], path: str | Path, *, options: ReplayOptions | None = None
+) -> BundleReport:
+    """Describes calls and writes them; none is timed.
+
+    Recipes work on the CPU; the bundle is for every device, and for processes in which other
+    libraries are loaded than here.
+
+    Args:
+        calls: Calls of a plan.
+        path: The file to write.
+        options: Imports, seed, recipe parameters, memory budget, and whether to record autograd.
+
+    Raises:
+        ValueError: The file cannot be written, or an option is malformed.
+    """
+    options = options or ReplayOptions()
+    anywhere = Resolver(imports=options.imports, device=None)
+    attempt = Attempt(options, device="cpu", resolver=anywhere)
+    here = Resolver(imports=options.imports, device=options.device or default_device())
+    libraries = _Libraries()
+    content = _Content()
+    left_out: list[tuple[PlannedCall, str]] = []
+    for call in calls:
+        found = attempt.resolve(call)
+        described = _describe(found, options)
+        if isinstance(found, Skipped) or isinstance(described, str):
+            left_out.append((call, described if isinstance(described, str) else ""))
+            continue
+        checked = here.check(found)
+        at_autograd = isinstance(checked, ResolvedCall) and checked.needs_autograd
+        mode = "no_grad" if at_autograd else "grad" if options.timing.grad else "inference"
+        try:
+            content.add(call, found, described, mode, libraries.of(found.resolved_op))
+        except ValueError as error:
+            left_out.append((call, str(error)))
+    buffer = io.BytesIO()
+    torch.save(content.fields(options.seed), buffer)
+    _C.write_bundle(str(path), buffer.getvalue())
+    return BundleReport(len(content.calls), tuple(left_out), tuple(libraries.warnings))
+
+
+def _describe(found: ResolvedCall | Skipped, options: ReplayOptions) -> DescribedInputs | str:
+    if isinstance(found, Skipped):
+        return found.detail
+    if found.schema is None:
+        return f"{found.resolved_op} is a Python function without a schema; C++ cannot call it"
+    described = describe_inputs(
+        found,
+        seed=options.seed,
+        memory_budget=options.memory_budget or default_memory_budget("cpu"),
+        parameters=options.recipe_parameters,
+    )
+    return described.detail if isinstance(described, Skipped) else described
+
+
+@dataclass(slots=True)
+class _Content:
+    """What goes behind the header: plain values, and words in tuples for all others."""
+
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    constants: list[torch.Tensor] = field(default_factory=list)
+
+    def fields(self, seed: int) -> dict[str, Any]:
+        return {
+            "torch": str(torch.__version__),
+            "seed": _plain(seed),
+            "constants": self.constants,
+            "calls": self.calls,
+        }
+
+    def add(
+        self,
+        call: PlannedCall,
+        resolved: ResolvedCall,
+        described: DescribedInputs,
+        mode: str,
+        libraries: Sequence[str],
+    ) -> None:
+        """Adds a call.
+
+        Raises:
+            ValueError: A value of a step has no form in the file.
+        """
+        steps = _Steps(described, self.constants)
+        produced = [
+            {
+                "argument": [a.name for a in resolved.arguments].index(name),
+                "made": steps.output(made),
+                "release": release or "",
+            }
+            for name, (made, release) in described.call.produced.items()
+        ]
+        arguments = [
+            _argument(described, place, argument.value, argument.name)
+            for place, argument in enumerate(resolved.arguments)
+        ]
+        self.calls.append(
+            {
+                "op": resolved.resolved_op,
+                "overload": resolved.overload,
+                "schema": resolved.schema,
+                "signature": call.signature,
+                "mode": mode,
+                "count": _plain(call.count),
+                "recorded_host_us": call.host.median,
+                "recorded_device_us": None if call.device is None else call.device.median,
+                "libraries": list(libraries),
+                "recipe": described.recipe or "",
+                "assumptions": [*resolved.assumptions, *described.assumptions],
+                "arguments": arguments,
+                "steps": steps.fields(),
+                "produced": produced,
+            }
+        )
+
+
+def _argument(described: DescribedInputs, place: int, value: Any, name: str) -> Any:
+    if isinstance(value, tuple):
+        return [
+            _element(described, place, element, name, item) for item, element in enumerate(value)
+        ]
+    return _element(described, place, value, name, 0)
+
+
+def _element(described: DescribedInputs, place: int, value: Any, name: str, item: int) -> Any:
+    if isinstance(value, TensorSpec):
+        return _tensor(described, value, name, item)
+    if isinstance(value, TorchValue):
+        if value.kind == "device":
+            return ("device", "run")
+        if value.kind == "generator":
+            return ("generator", -1 - place, _plain(described.seed), False)
+        return (value.kind, value.text)
+    return _plain(value)
+
+
+def _tensor(described: DescribedInputs, spec: TensorSpec, name: str, item: int) -> Any:
+    tensor = described.call.elements_of(name)[item]
+    assert tensor is not None
+    pending = tensor.pending
+    fill, low, high = ("integers", *pending) if isinstance(pending, tuple) else (pending, 0, 0)
+    number, offset = spec.storage or (-1, 0)
+    return (
+        *("tensor", str(spec.dtype).removeprefix("torch.")),
+        *([_plain(size) for size in spec.dims], [_plain(step) for step in spec.strides]),
+        *(_plain(spec.storage_numel), number, _plain(offset)),
+        *(name in described.on_cpu, fill, low, high),
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, complex):
+        return ("complex", value.real, value.imag)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError(f"the integer {value} does not fit 64 bits")
+    if type(value) is int and not -(2**31) <= value < 2**31:
+        return ("integer", str(value))  # torch reads pickled integers of 32 bits alone
+    return value
+
+
+class _Steps:
+    """The steps of one call that say what its tensors hold, with their values as references."""
+
+    def __init__(self, described: DescribedInputs, constants: list[torch.Tensor]) -> None:
+        self._tape: Tape = described.tape
+        self._constants = constants
+        self._generators: dict[int, int] = {}
+        self._stored: dict[int, int] = {}
+        self._references: dict[int, tuple[Any, ...]] = {}
+        roots = []
+        for place, name in enumerate(described.call.names):
+            for item, tensor in enumerate(described.call.elements_of(name)):
+                if tensor is not None:
+                    roots.append(tensor.unfilled)
+                    self._references[id(tensor.elements)] = ("memory", place, item)
+                    self._references[id(tensor.unfilled)] = ("argument", place, item)
+        made = [value for value, _ in described.call.produced.values()]
+        handles = [self._maker(value) for value in made if isinstance(value, int)]
+        roots += [value for value in made if isinstance(value, torch.Tensor)]
+        self._numbers = self._tape.living_steps(roots, and_steps=handles)
+        for place, number in enumerate(self._numbers):
+            for output, value in enumerate(self._tape.steps[number].outputs):
+                items = enumerate(value) if isinstance(value, list | tuple) else [(-1, value)]
+                for item, element in items:
+                    if isinstance(element, torch.Tensor) and self._tape.constant(element) is None:
+                        self._references.setdefault(id(element), ("output", place, output, item))
+
+    def fields(self) -> list[dict[str, Any]]:
+        return [self._step(self._tape.steps[number]) for number in self._numbers]
+
+    def output(self, made: torch.Tensor | int) -> tuple[Any, ...]:
+        """The reference to what an operator made for an argument."""
+        if isinstance(made, int):
+            return ("output", self._numbers.index(self._maker(made)), 0, -1)
+        found = self._references.get(id(made))
+        if found is None:
+            raise ValueError("an argument was made outside any operator; make it with run_operator")
+        return found
+
+    def _maker(self, handle: int) -> int:
+        """The step that returned a handle; the latest, where several returned the same number."""
+        for number in reversed(range(len(self._tape.steps))):
+            outputs = self._tape.steps[number].outputs
+            if len(outputs) == 1 and type(outputs[0]) is int and outputs[0] == handle:
+                return number
+        raise ValueError("a handle was made outside any operator; make it with run_operator")
+
+    def _step(self, step: TapeStep) -> dict[str, Any]:
+        return {
+            "op": step.op,
+            "overload": step.overload,
+            "arguments": [self._value(value, step.op) for value in step.arguments],
+        }
+
+    def _value(self, value: Any, op: str) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._reference(value)
+        if isinstance(value, list | tuple):
+            return [self._value(element, op) for element in value]
+        if isinstance(value, torch.device):
+            return ("device", "cpu" if value.index is None else "run")
+        if isinstance(value, torch.Generator):
+            number = self._generators.setdefault(id(value), len(self._generators))
+            return ("generator", number, _plain(value.initial_seed()), True)
+        if isinstance(value, torch.dtype | torch.layout | torch.memory_format):
+            return (type(value).__name__, str(value).removeprefix("torch."))
+        if value is None or isinstance(value, bool | int | float | complex | str):
+            return _plain(value)
+        raise ValueError(f"a step runs {op} on a {type(value).__name__}, which has no stored form")
+
+    def _reference(self, tensor: torch.Tensor) -> tuple[Any, ...]:
+        found = self._references.get(id(tensor))
+        if found is not None:
+            return found
+        held = self._tape.constant(tensor)
+        if held is None:
+            raise ValueError("a step reads a tensor that none of the kept steps made")
+        if id(tensor) not in self._stored:
+            self._stored[id(tensor)] = len(self._constants)
+            self._constants.append(held.contiguous())
+        return ("constant", self._stored[id(tensor)])
+
+
+class _Libraries:
+    """The shared libraries of this process that register an operator, torch's own left out."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+        own = (str(Path(torch.__file__).parent), str(Path(_C.__file__).parent))
+        self._candidates = [
+            _SharedObject(path) for path in _loaded_objects() if not path.startswith(own)
+        ]
+
+    def of(self, op: str) -> tuple[str, ...]:
+        """Returns the files that register an operator, and warns where that needs Python."""
+        namespace, _, name = op.partition("::")
+        if namespace in ("aten", "opreplay") or not torch._C._jit_get_schemas_for_operator(op):
+            return ()
+        found = [one for one in self._candidates if one.registers(namespace, name)]
+        at = re.search(r"^debug: registered at (\S+):\d+$", torch._C._dispatch_dump(op), re.M)
+        if not found and at is not None and not at[1].endswith((".cpp", ".cc", ".cu", ".h")):
+            self._warn(f"{op} is registered from Python; a process without Python lacks it")
+        for one in found:
+            if one.needs_python():
+                self._warn(f"{one.path}, which registers {namespace}::, needs Python to be loaded")
+        return tuple(one.path for one in found)
+
+    def _warn(self, sentence: str) -> None:
+        if sentence not in self.warnings:
+            self.warnings.append(sentence)
+
+
+class _SharedObject:
+    """A loaded shared object, judged by the names in its file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def registers(self, namespace: str, name: str) -> bool:
+        """Whether it can register operators and spells this one's name."""
+        if not self._has(rb"_ZN5torch7Library"):
+            return False
+        return self._has(
+            rb"\0(?:%b::)?%b[(\0]" % (re.escape(namespace.encode()), re.escape(name.encode()))
+        )
+
+    def needs_python(self) -> bool:
+        """Whether it names functions of Python's C interface that it does not define itself."""
+        return self._has(rb"\0_?Py(?!Init_)[A-Z]\w*\0")
+
+    def _has(self, pattern: bytes) -> bool:
+        with (
+            Path(self.path).open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
+            return re.search(pattern, content) is not None
+
+
+def _loaded_objects() -> list[str]:
+    """Files of the shared objects that this process has mapped."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    paths = dict.fromkeys(line.split(maxsplit=5)[5] for line in maps if len(line.split()) > 5)
+    return [path for path in paths if ".so" in Path(path).name and Path(path).is_file()]
