@@ -13,6 +13,7 @@ from kineto_events import calls_of, op, trace_of
 from opreplay.inputs import Inputs, make_inputs
 from opreplay.plan import planned
 from opreplay.recipes import find_recipe, list_recipes
+from opreplay.resolve.call import TensorSpec
 from opreplay.resolve.resolver import Resolver
 from opreplay.trace.call import Skipped
 from opreplay.trace.steps import parse_step
@@ -1173,3 +1174,41 @@ def test_states_without_indices_are_those_of_the_rows(resolver, tmp_path):
     recorded = conv_update(UNTOLD) | {"conv_state_indices": NOTHING}
     inputs = inputs_of(resolver, tmp_path, "sgl_kernel::causal_conv1d_update", recorded)
     assert inputs["row"].recipe == "each sequence has the state of its own row"
+
+
+def renamed(resolved, name):
+    arguments = tuple(
+        dataclasses.replace(a, name="unheard_of") if a.name == name else a
+        for a in resolved.arguments
+    )
+    return dataclasses.replace(resolved, arguments=arguments)
+
+
+@pytest.mark.parametrize("name", ["query", "key_cache", "block_tables", "seq_lens"])
+def test_r7_an_argument_under_another_name_fails_the_recipe(resolver, tmp_path, name):
+    (call,) = calls_of(tmp_path, event_of("_C::paged_attention_v1", v1(UNTOLD))).values()
+    changed = renamed(resolver.resolve(call), name)
+    made = make_inputs(changed, device="cpu", seed=0, memory_budget=1 << 30)
+    assert made.reason == "recipe_failed"
+    assert f"_C::paged_attention_v1 has no argument {name!r}" in made.detail
+    assert "it has out, " in made.detail
+
+
+def test_r7_integers_under_another_name_are_never_zero_in_silence(resolver, tmp_path):
+    seen = {name: form for name, form, batch in CASES if batch is UNTOLD}
+    events = [event_of(name, form(UNTOLD)) for name, form in seen.items()]
+    for call in trace_of(tmp_path, *events).calls():
+        resolved = resolver.resolve(call)
+        for argument in resolved.arguments:
+            spec = argument.value
+            integer = isinstance(spec, TensorSpec) and not spec.dtype.is_floating_point
+            if not integer or argument.output or argument.written or spec.dtype is torch.bool:
+                continue
+            changed = renamed(resolved, argument.name)
+            made = make_inputs(changed, device="cpu", seed=0, memory_budget=1 << 30)
+            told = (
+                made.reason == "recipe_failed"
+                if isinstance(made, Skipped)
+                else any("unheard_of" in sentence for sentence in made.assumptions)
+            )
+            assert told, (call.name, argument.name)

@@ -31,6 +31,7 @@ __all__ = [
     "number_named",
     "padded",
     "read_pool",
+    "require_paged_keys",
     "tensor_named",
     "write_keys",
     "write_queries",
@@ -108,6 +109,16 @@ def read_pool(call: RecipeCall, name: str, *, rank: int, block_dim: int) -> Pool
     if len(dims) != rank:
         raise RecipeError(f"{name} of {call.op} has {rank} dimensions, recorded is {dims}")
     return Pool(dims[0], dims[block_dim])
+
+
+def require_paged_keys(call: RecipeCall) -> None:
+    """Checks that there is an argument for the keys of each sequence, and one for their blocks.
+
+    Raises:
+        RecipeError: There is none, under any of the names that engines give it.
+    """
+    call.require(*KEY_LENGTHS, *PAGE_STARTS, *KEY_STARTS)
+    call.require(*BLOCK_TABLES, *PAGES)
 
 
 def choose_paged(

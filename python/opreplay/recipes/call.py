@@ -400,6 +400,19 @@ class RecipeCall:
         there = {name.lower(): name for name in self.names}
         return [there[name.lower()] for name in names if name.lower() in there]
 
+    def require(self, *names: str) -> str:
+        """Returns the first argument that has one of some names, whatever their case.
+
+        Raises:
+            RecipeError: The operator has none of them.
+        """
+        if found := self.named(*names):
+            return found[0]
+        raise RecipeError(
+            f"{self.op} has no argument {' or '.join(map(repr, names))}; "
+            f"it has {', '.join(self.names) or 'none'}"
+        )
+
     def has(self, name: str) -> bool:
         """Tells whether there is an argument of that name and it is not None."""
         return self._values.get(name) is not None

@@ -19,6 +19,7 @@ from opreplay.recipes.attention import (
     choose_paged,
     number_named,
     read_pool,
+    require_paged_keys,
     tensor_named,
     write_keys,
     write_queries,
@@ -217,6 +218,7 @@ def mla_reduce(call: RecipeCall) -> str:
 
 
 def _paged(call: RecipeCall, pool: Pool, *, decode: bool) -> tuple[Batch, str]:
+    require_paged_keys(call)
     sequences = _value(call, QUERY_STARTS).numel() - 1
     query = call.tensor("q" if call.has_tensor("q") else "Q")
     batch = choose_paged(call, pool, sequences, query.dims[0], decode=decode)

@@ -16,6 +16,7 @@ from opreplay.recipes.attention import (
     Pool,
     choose_paged,
     read_pool,
+    require_paged_keys,
     tensor_named,
     write_keys,
     write_queries,
@@ -165,7 +166,8 @@ def _pool(call: RecipeCall) -> Pool:
     [blocks, heads, D / x, block, x] has five dimensions; of those with four, [blocks, block, heads,
     D] is called NHD and [blocks, heads, block, D] HND.
     """
-    name = "key_cache" if call.has_tensor("key_cache") else "K"
+    require_paged_keys(call)
+    name = call.require("key_cache", "K")
     if "kv_cache_layout" in call.names:
         hnd = call.value("kv_cache_layout") == "HND"
         return read_pool(call, name, rank=4, block_dim=2 if hnd else 1)
@@ -173,14 +175,11 @@ def _pool(call: RecipeCall) -> Pool:
 
 
 def _sequences(call: RecipeCall) -> int:
-    table = tensor_named(call, BLOCK_TABLES)
-    if table is None:
-        raise RecipeError(f"{call.op} has no block table; it has {', '.join(call.names)}")
-    return table.dims[0]
+    return call.tensor(call.require(*BLOCK_TABLES)).dims[0]
 
 
 def _queries(call: RecipeCall) -> int:
-    return call.tensor("query" if call.has_tensor("query") else "Q").dims[0]
+    return call.tensor(call.require("query", "Q")).dims[0]
 
 
 def _write(call: RecipeCall, batch: Batch, pool: Pool) -> str:
