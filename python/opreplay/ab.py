@@ -160,11 +160,11 @@ def ab(
         else:
             contest = _TwoProcesses(options, a or Side(), b or Side())
         stack.enter_context(closing(contest))
-        name, _, calls = choose_calls(source, selection, read, contest.step_ops)
+        origin, calls = choose_calls(source, selection, read, contest.step_ops)
         if replacements:
             calls = [call for call in calls if _op(call) in replacements]
             if missing := replacements.keys() - {_op(call) for call in calls}:
-                raise ValueError(f"{name}: no chosen call of {', '.join(sorted(missing))}")
+                raise ValueError(f"{origin.name}: no chosen call of {', '.join(sorted(missing))}")
         environments = contest.environments()
         jobs = [call.call if isinstance(call, CallGroup) else call for call in calls]
         played = run_rounds(jobs, contest.play, rounds=rounds, progress=progress)

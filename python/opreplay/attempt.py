@@ -194,13 +194,16 @@ class Attempt:
         return replace(
             known,
             timing=timing,
-            kernels_us=kernels,
+            kernels_us=None if kernels is None else {n: time for n, (_, time) in kernels.items()},
+            kernels_replayed=None
+            if kernels is None
+            else tuple((name, count) for name, (count, _) in kernels.items()),
             assumptions=(*known.assumptions, *timing.notes),
         )
 
     def _time(
         self, prepared: PreparedCall, known: Outcome
-    ) -> tuple[Timing, dict[str, float] | None]:
+    ) -> tuple[Timing, dict[str, tuple[int, float]] | None]:
         """Measures a call and, on a device, names its kernels."""
         options, call = self._options.timing, prepared.call
         where = {"mode": prepared.mode, "device": self._device}

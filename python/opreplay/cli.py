@@ -565,7 +565,7 @@ def _replay(run: Replay, log: RowLog | None, *, verbose: bool) -> tuple[Report, 
         _print_rows(run, rows, log, console, verbose=verbose)
     except KeyboardInterrupt:
         interrupted = True
-    report = Report(_in_order(rows, run), environment, command)
+    report = Report(_in_order(rows, run), environment, command, run.recorded_on)
     print_totals(report, console)
     if interrupted:
         console.print(f"Interrupted after {len(rows):,} of {len(run.calls):,} signatures.")

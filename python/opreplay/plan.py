@@ -144,6 +144,8 @@ class Plan:
 
     calls: tuple[PlannedCall, ...]
     """One entry for each signature, and each step or phase, in the order of the trace."""
+    recorded_on: tuple[str, ...] = ()
+    """Names of the accelerators that the trace was recorded on, as far as it tells them."""
 
     def select(self, selection: Selection) -> list[PlannedCall]:
         """Chooses calls in the way that `Trace.groups` does.

@@ -37,7 +37,11 @@ class PlanError(ValueError):
 
 def write_plan(plan: Plan, path: str | Path) -> None:
     """Writes a plan as JSON (docs/plan.schema.json describes it)."""
-    fields = {"format": FORMAT, "calls": [_call_fields(call) for call in plan.calls]}
+    fields = {
+        "format": FORMAT,
+        "recorded_on": list(plan.recorded_on),
+        "calls": [_call_fields(call) for call in plan.calls],
+    }
     Path(path).write_bytes(orjson.dumps(fields, option=orjson.OPT_INDENT_2) + b"\n")
 
 
@@ -72,7 +76,10 @@ def read_plan(path: str | Path) -> Plan:
         raise PlanError(
             f"{path}: format is {found!r}, this version reads {FORMAT!r}; {_remedy(path)}"
         )
-    return Plan(root.field("calls", lambda node: node.each(_read_call)))
+    return Plan(
+        root.field("calls", lambda node: node.each(_read_call)),
+        root.field("recorded_on", lambda node: node.each(_Node.text)),
+    )
 
 
 def _remedy(path: str | Path) -> str:

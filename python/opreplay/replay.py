@@ -91,7 +91,8 @@ def replay(
         WorkerError: The worker process cannot load what it needs.
     """
     with closing(Replay(source, selection, options=options)) as run:
-        return Report(tuple(run.rows()), run.environment, ("opreplay.replay", str(run.name)))
+        command = ("opreplay.replay", str(run.name))
+        return Report(tuple(run.rows()), run.environment, command, run.recorded_on)
 
 
 class Greeting(NamedTuple):
@@ -149,11 +150,12 @@ class Replay:
         calls: Sequence[CallGroup | CallSequence | PlannedCall]
         try:
             if self._options.sequence:
-                self.name, self.notes, calls = _choose_sequence(source, selection, read)
+                origin, calls = _choose_sequence(source, selection, read)
             else:
-                self.name, self.notes, calls = choose_calls(
+                origin, calls = choose_calls(
                     source, selection, read, lambda: self._workers.greetings()[0].step_ops
                 )
+            self.name, self.notes, self.recorded_on = origin
             self.calls = list(calls) if shard is None else shard_of(calls, *shard)
         except BaseException:
             self._workers.close()
@@ -180,7 +182,8 @@ class Replay:
     def settings(self) -> dict[str, Any]:
         """The options that the times depend on, in the form that stands in a file of rows."""
         fields = asdict(self._options)
-        return {name: value for name, value in fields.items() if name not in _OF_NO_EFFECT}
+        kept = {name: value for name, value in fields.items() if name not in _OF_NO_EFFECT}
+        return {**kept, "recorded_on": list(self.recorded_on)}
 
     def rows(
         self,
@@ -250,8 +253,20 @@ def make_plan(
         return Plan(
             tuple(
                 _planned_call(group, answer) for group, answer in zip(groups, answers, strict=True)
-            )
+            ),
+            trace.devices,
         )
+
+
+class Origin(NamedTuple):
+    """What is to be said of the source of a run."""
+
+    name: str
+    """Its name."""
+    notes: tuple[str, ...]
+    """What is to be said of it."""
+    recorded_on: tuple[str, ...]
+    """Names of the accelerators that it was recorded on, as far as it tells them."""
 
 
 def choose_calls(
@@ -259,8 +274,8 @@ def choose_calls(
     selection: Selection | None,
     read: Callable[[str], Trace],
     step_ops: Callable[[], frozenset[str]],
-) -> tuple[str, tuple[str, ...], Sequence[CallGroup | PlannedCall]]:
-    """Returns the name of a source, what is to be said of it, and its chosen calls.
+) -> tuple[Origin, Sequence[CallGroup | PlannedCall]]:
+    """Chooses the calls of a trace or plan.
 
     Args:
         source: A trace, a plan, or the path of either.
@@ -270,19 +285,21 @@ def choose_calls(
     """
     name, source = _opened(source, read)
     if isinstance(source, Plan):
-        return name, (), source.select(selection or Selection())
+        return Origin(name, (), source.recorded_on), source.select(selection or Selection())
     joined = source.graph_join.sentences if source.graph_join else ()
-    return name, (*source.missing, *joined), source.groups(selection, step_ops=step_ops())
+    groups = source.groups(selection, step_ops=step_ops())
+    return Origin(name, (*source.missing, *joined), source.devices), groups
 
 
 def _choose_sequence(
     source: Source, selection: Selection | None, read: Callable[[str], Trace]
-) -> tuple[str, tuple[str, ...], Sequence[CallSequence]]:
+) -> tuple[Origin, Sequence[CallSequence]]:
     """The same, with the chosen calls of a trace as one."""
     name, source = _opened(source, read)
     if isinstance(source, Plan):
         raise ValueError(f"{name}: a plan keeps no order of calls: pass the trace")
-    return name, source.missing, [source.sequence(selection or Selection())]
+    sequence = source.sequence(selection or Selection())
+    return Origin(name, source.missing, source.devices), [sequence]
 
 
 def _opened(source: Source, read: Callable[[str], Trace]) -> tuple[str, Trace | Plan]:
@@ -459,6 +476,7 @@ def row_of(
         recipe=outcome.recipe,
         schema=outcome.schema,
         timing=outcome.timing,
+        kernels_replayed=outcome.kernels_replayed,
         kernels_us=outcome.kernels_us,
         outputs=outcome.outputs,
         ran_on=ran_on,

@@ -150,21 +150,25 @@ def profile_once(call: _C.Call, *, name: str, mode: str, device: str) -> Timing:
     return Timing(once, None, None, None, None, None, None, (_ONE_CALL,))
 
 
-def kernel_times(call: _C.Call, *, mode: str) -> dict[str, float]:
-    """Makes one call under torch's profiler; returns its kernels' times by name [microseconds]."""
+def kernel_times(call: _C.Call, *, mode: str) -> dict[str, tuple[int, float]]:
+    """Makes one call under torch's profiler; returns number and time of its kernels, by name.
+
+    Times are sums [microseconds].
+    """
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         call.run(mode)
         torch.accelerator.synchronize()
     return sum_kernels(profiler.events())
 
 
-def sum_kernels(events: Iterable[Any]) -> dict[str, float]:
-    """Adds up the device time of a profile's kernels, by name, longest first [microseconds]."""
-    times: dict[str, float] = {}
+def sum_kernels(events: Iterable[Any]) -> dict[str, tuple[int, float]]:
+    """Counts a profile's kernels and adds up their time [microseconds], by name, longest first."""
+    sums: dict[str, tuple[int, float]] = {}
     for event in events:
         if event.device_type.name != "CPU":
-            times[event.name] = times.get(event.name, 0.0) + event.device_time_total
-    return dict(sorted(times.items(), key=lambda item: -item[1]))
+            count, time = sums.get(event.name, (0, 0.0))
+            sums[event.name] = (count + 1, time + event.device_time_total)
+    return dict(sorted(sums.items(), key=lambda item: -item[1][1]))
 
 
 def time_call(

@@ -224,7 +224,7 @@ def directory(tmp_path):
 
 def broken_plan(tmp_path):
     path = tmp_path / "x.plan.json"
-    path.write_text('{"format": "opreplay-plan/2", "calls": 3}')
+    path.write_text('{"format": "opreplay-plan/2", "recorded_on": [], "calls": 3}')
     return path
 
 

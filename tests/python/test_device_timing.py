@@ -57,7 +57,7 @@ def device(monkeypatch):
     def install(timer):
         monkeypatch.setattr(_C, "has_device_api", lambda device: True)
         monkeypatch.setattr(timing, "_device_timer", lambda device: timer)
-        monkeypatch.setattr("opreplay.attempt.kernel_times", lambda call, mode: {"gemm": 3.0})
+        monkeypatch.setattr("opreplay.attempt.kernel_times", lambda call, mode: {"gemm": (1, 3.0)})
         return timer
 
     return install
@@ -140,6 +140,7 @@ def test_rows_carry_device_times_and_kernels(device, tmp_path):
     outcome = Attempt(ReplayOptions(), device="cpu")(call, lambda: None)
     assert outcome.timing.hot_us.median == 3.0
     assert outcome.kernels_us == {"gemm": 3.0}
+    assert outcome.kernels_replayed == (("gemm", 1),)
     assert outcome.assumptions[-1] == "device times come from the stream route"
 
 
@@ -211,7 +212,7 @@ def test_kernels_of_a_profile_are_added_up_by_name():
         )
 
     events = [event("fill", 1.0), event("gemm", 4.0), event("aten::mm", 9.0, "CPU")]
-    assert timing.sum_kernels([*events, event("fill", 2.0)]) == {"gemm": 4.0, "fill": 3.0}
+    assert timing.sum_kernels([*events, event("fill", 2.0)]) == {"gemm": (1, 4.0), "fill": (2, 3.0)}
 
 
 def test_profile_once_makes_one_warmed_call():

@@ -69,4 +69,5 @@ def test_a_graph_replays_into_its_outputs():
 
 def test_the_profiler_names_the_kernels_of_a_call():
     a = torch.ones(256, 256, device="cuda")
-    assert sum(kernel_times(call("aten::mm", a, a), mode="inference").values()) > 0
+    kernels = kernel_times(call("aten::mm", a, a), mode="inference")
+    assert sum(time for _, time in kernels.values()) > 0

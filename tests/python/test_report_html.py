@@ -37,6 +37,7 @@ def row(op, *, total_us, host_us=None, hot_us=None, device_us=None, **change):
             "device": device,
         },
         "in_graph": False, "kernels_recorded": [], "kernels_us": None, "bytes": 4,
+        "kernel_check": {"state": "UNKNOWN", "why": "", "missing": [], "extra": []},
         "schemas_rejected": [], "status": "ok", "reason": None, "detail": "", "assumptions": [],
         "recipe": None, "schema": f"{op}()", "timing": timing, **change,
     }  # fmt: skip
@@ -82,7 +83,14 @@ ON_CPU = results(
     row("c10d::reduce", total_us=2000.0, **SKIPPED),
 )
 ON_GPU = results(
-    row("aten::mm", total_us=10.0, host_us=5.0, hot_us=3.0, device_us=4.0),
+    row(
+        "aten::mm",
+        total_us=10.0,
+        host_us=5.0,
+        hot_us=3.0,
+        device_us=4.0,
+        kernel_check={"state": "MATCH", "why": "", "missing": [], "extra": []},
+    ),
     row("aten::add", total_us=10.0, host_us=5.0, hot_us=9.0, device_us=8.0),
 )
 
@@ -167,6 +175,7 @@ def test_recorded_and_replayed_device_times_stand_against_each_other(open_page):
     page = open_page(ON_GPU)
     assert column(page, "recorded \u00b5s") == ["8.00", "4.00"]
     assert column(page, "recorded / replayed") == ["0.89", "1.33"]
+    assert column(page, "kernels") == ["", "MATCH"]
     assert "launch-bound" in page.inner_text("#balance")
 
 

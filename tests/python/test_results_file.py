@@ -18,6 +18,7 @@ FULL = row(
     overload="out", step="decode", batch=parse_step("step[DECODE bs=2]"), count=3,
     device=RecordedTimes(1.0, 2.0, 0.5), in_graph=True,
     kernels_recorded=(("gemm", 2),), kernels_us={"gemm": 1.5}, bytes=72,
+    kernels_replayed=(("gemm", 1),),
     schemas_rejected=(("aten::mm.out", "too many"),),
     detail="a detail", assumptions=("a guess",), recipe="zipf", schema="aten::mm(Tensor self)",
     ran_on="cuda:1", point=Point("abc", (("num_seqs", "8"),)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import orjson
 from opreplay.environment import Environment
 from opreplay.report.row import STATUSES, Row
 from opreplay.trace.call import REASONS
+from opreplay.validation import TimeCheck, check_time
 
 if TYPE_CHECKING:
     import pandas
@@ -38,6 +39,7 @@ _CSV_COLUMNS: dict[str, Callable[[Row], object]] = {
     "host_ns": lambda row: row.timing and row.timing.host_ns.median,
     "hot_us": lambda row: row.timing and row.timing.hot_us and row.timing.hot_us.median,
     "cold_us": lambda row: row.timing and row.timing.cold_us and row.timing.cold_us.median,
+    "kernel_check": lambda row: row.kernel_check.state,
     "recorded_over_hot": lambda row: row.fidelity and row.fidelity.recorded_over_hot,
     "cold_over_hot": lambda row: row.fidelity and row.fidelity.cold_over_hot,
     "at_floor": lambda row: row.timing and row.timing.host_ns.at_floor,
@@ -92,6 +94,19 @@ class Report:
     """The machine and its software."""
     command: tuple[str, ...]
     """What asked for the run: a command line, or the Python function."""
+    recorded_on: tuple[str, ...] = ()
+    """Names of the accelerators of the trace, as far as it tells them."""
+
+    def time_check(self, row: Row) -> TimeCheck:
+        """Judges the recorded device time of a row, where it is of the same kind of machine."""
+        timing = row.timing
+        return check_time(
+            None if row.device is None else row.device.median,
+            timing.hot_us.median if timing and timing.hot_us else None,
+            timing.cold_us.median if timing and timing.cold_us else None,
+            recorded_on=self.recorded_on,
+            device_name=self.environment.device_name,
+        )
 
     def by_status(self) -> dict[str, Share]:
         """Adds the rows up by status; statuses without rows are left out."""
@@ -110,7 +125,10 @@ class Report:
             "format": FORMAT,
             "environment": self.environment.to_json(),
             "command": list(self.command),
-            "rows": [row.to_json() for row in self.rows],
+            "recorded_on": list(self.recorded_on),
+            "rows": [
+                {**row.to_json(), "time_check": asdict(self.time_check(row))} for row in self.rows
+            ],
             "totals": {
                 "signatures": whole.signatures,
                 "calls": whole.calls,

@@ -55,6 +55,7 @@ def read_results(path: str | Path) -> Report:
         rows=root.field("rows", lambda rows: rows.each(read_row)),
         environment=root.field("environment", read_environment),
         command=root.field("command", lambda words: words.each(ResultsNode.text)),
+        recorded_on=root.field("recorded_on", lambda names: names.each(ResultsNode.text)),
     )
 
 
@@ -74,6 +75,7 @@ def read_rows(path: str | Path) -> tuple[Report, dict[str, Any]]:
     found = head.field("format", ResultsNode.text)
     if found != ROWS_FORMAT:
         raise head.failure(f"{path}: format is {found!r}, this version reads {ROWS_FORMAT!r}")
+    options = head.field("options", lambda fields: fields.value)
     rows: dict[RowKey, Row] = {}
     for number, line in enumerate(lines, start=2):
         row = read_row(_parse(line, path, f"line {number}"))
@@ -82,8 +84,9 @@ def read_rows(path: str | Path) -> tuple[Report, dict[str, Any]]:
         rows=tuple(rows.values()),
         environment=head.field("environment", read_environment),
         command=head.field("command", lambda words: words.each(ResultsNode.text)),
+        recorded_on=tuple(options.get("recorded_on", ())),
     )
-    return report, head.field("options", lambda options: options.value)
+    return report, options
 
 
 def _read_bytes(path: str | Path) -> bytes:
@@ -122,6 +125,9 @@ def read_row(node: Node) -> Row:
         device=recorded.field("device", lambda times: times.optional(_read_times)),
         in_graph=node.field("in_graph", Node.flag),
         kernels_recorded=node.field("kernels_recorded", lambda kernels: kernels.each(_read_kernel)),
+        kernels_replayed=node.field(
+            "kernels_replayed", lambda list_: list_.optional(lambda all: all.each(_read_kernel))
+        ),
         kernels_us=node.field("kernels_us", lambda kernels: kernels.optional(_read_numbers)),
         bytes=node.field("bytes", lambda size: size.optional(Node.count)),
         schemas_rejected=node.field("schemas_rejected", lambda all: all.each(_read_rejected)),

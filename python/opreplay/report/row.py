@@ -9,6 +9,7 @@ from opreplay.outcome import ResultCheck
 from opreplay.stat import Timing
 from opreplay.trace.call import Point, Reason, RecordedTimes
 from opreplay.trace.steps import Step
+from opreplay.validation import KernelCheck, check_kernels
 
 __all__ = ["STATUSES", "Fidelity", "Row", "RowKey", "Status", "status_of"]
 
@@ -90,6 +91,8 @@ class Row:
     """What was measured; None unless the status is ok."""
     batch: Step | None = None
     """Batch of that step, as far as the trace tells it."""
+    kernels_replayed: tuple[tuple[str, int], ...] | None = None
+    """Name and number of the kernels of one profiled replay; None on the CPU."""
     kernels_us: dict[str, float] | None = None
     """Time of the kernels of one profiled replay, by name [microseconds]; None on the CPU."""
     outputs: ResultCheck | None = None
@@ -115,6 +118,11 @@ class Row:
     def status(self) -> Status:
         """Whether the call was timed, failed or was left out."""
         return status_of(self.reason)
+
+    @property
+    def kernel_check(self) -> KernelCheck:
+        """The kernels of the recorded call against those of the replayed one."""
+        return check_kernels(self.kernels_recorded, self.kernels_replayed)
 
     @property
     def fidelity(self) -> Fidelity | None:
@@ -170,7 +178,11 @@ class Row:
             "kernels_recorded": [
                 {"name": name, "count": count} for name, count in self.kernels_recorded
             ],
+            "kernels_replayed": None
+            if self.kernels_replayed is None
+            else [{"name": name, "count": count} for name, count in self.kernels_replayed],
             "kernels_us": self.kernels_us,
+            "kernel_check": asdict(self.kernel_check),
             "bytes": self.bytes,
             "schemas_rejected": [
                 {"schema": schema, "why": why} for schema, why in self.schemas_rejected

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from rich.console import Console
 from rich.table import Table
 
@@ -144,9 +146,35 @@ def _print_notes(report: Report, console: Console) -> None:
     if checked:
         passed = sum(row.outputs is not None and row.outputs.passed for row in report.rows)
         console.print(f"The outputs of {passed} of {checked} rows that were checked are as asked.")
+    for sentence in _validation(report):
+        console.print(sentence, soft_wrap=True)
     guessed = sum(bool(row.assumptions) for row in report.rows)
     if guessed:
         console.print(f"{guessed} rows rest on assumptions: -v lists them, --strict refuses them.")
+
+
+def _validation(report: Report) -> list[str]:
+    """Says whether the replay stands for the trace, where kernels were recorded."""
+    with_kernels = [row for row in report.rows if row.kernels_recorded and row.timing is not None]
+    if not with_kernels:
+        return []
+    kernels = Counter(row.kernel_check.state for row in with_kernels)
+    checks = [report.time_check(row) for row in with_kernels]
+    times = Counter(check.state for check in checks)
+    sentences = []
+    if kernels["UNKNOWN"] < len(with_kernels):
+        counts = ", ".join(f"{count} {state}" for state, count in kernels.most_common())
+        sentences.append(f"Kernels, recorded against replayed: {counts}.")
+    if times["UNKNOWN"] < len(with_kernels):
+        judged = times["WITHIN"] + times["OUTSIDE"]
+        sentences.append(
+            f"{times['WITHIN']} of {judged} recorded device times lie between hot / 1.25 and "
+            "cold x 1.25."
+        )
+    else:
+        why, _ = Counter(check.why for check in checks).most_common(1)[0]
+        sentences.append(f"Recorded device times are not judged: {why}.")
+    return sentences
 
 
 def _cells(share: Share, whole: Share, *, on_device: bool) -> list[str]:

@@ -165,7 +165,8 @@ def _with_kernels(
     if not rows:
         return lanes
     ran = replace(gpu.take(np.concatenate(rows)), correlation=np.concatenate(correlations))
-    return replace(lanes, gpu=concatenate(lanes.gpu, ran))
+    devices = execution.lanes.devices
+    return replace(lanes, gpu=concatenate(lanes.gpu, ran), devices=devices)
 
 
 def _steps(execution: Timeline, launches: IdArray) -> list[int]:

@@ -94,6 +94,8 @@ class Lanes:
     """Thread ids as text; the same id in two processes stands twice."""
     rank: tuple[str, ...] = ()
     """Rank of each thread where the trace is of several; else empty."""
+    devices: tuple[str, ...] = ()
+    """Names of the accelerators, as far as the trace tells them."""
     untimed: bool = False
     """True for an Execution Trace: times only tell order and nesting."""
 

@@ -93,6 +93,7 @@ def _append(first: Lanes, second: Lanes) -> Lanes:
         annotation=concatenate(first.annotation, moved(second.annotation)),
         threads=first.threads + second.threads,
         rank=first.rank + second.rank,
+        devices=first.devices + second.devices,
         untimed=first.untimed,
     )
 

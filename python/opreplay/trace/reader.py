@@ -80,6 +80,11 @@ class Trace:
         """Number of recorded calls."""
         return len(self.timeline.lanes.op)
 
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Names of the accelerators that it was recorded on, as far as it tells them."""
+        return self.timeline.lanes.devices
+
     def with_graph_launches(self, execution: Trace) -> Trace:
         """Returns this trace, its captured calls with the kernels that ran under graph launches.
 

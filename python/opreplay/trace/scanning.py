@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from opreplay._scan import Scanner
+from opreplay.trace.devices import device_names
 from opreplay.trace.errors import TraceError
 from opreplay.trace.events import Events, Lanes
 from opreplay.trace.execution_trace import read_execution_trace
@@ -68,12 +70,18 @@ def scan_lanes(path: str | Path, pieces: Iterable[bytes]) -> Lanes:
             parsed += parse_objects(path, scanner.take_examples(lane))
 
     unclaimed: list[bytes] = []  # what precedes the events; an Execution Trace as a whole
+    last: deque[bytes] = deque(maxlen=2)
+    devices: tuple[str, ...] = ()
+    begun = False
     for piece in pieces:
         scanner.feed(piece)
-        if scanner.has_records:
-            unclaimed.clear()
-        else:
+        last.append(piece)
+        if not begun:
             unclaimed.append(piece)
+        if scanner.has_records and not begun:
+            begun = True
+            devices = device_names(b"".join(unclaimed))
+            unclaimed.clear()
         # As they come up: the next piece is being unpacked meanwhile.
         parse_examples()
     status, offset, found = scanner.finish()
@@ -98,6 +106,7 @@ def scan_lanes(path: str | Path, pieces: Iterable[bytes]) -> Lanes:
         gpu=gpu,
         annotation=annotation,
         threads=tuple(_text(thread) for thread in scanner.threads),
+        devices=devices or device_names(b"".join(last)),
     )
 
 
