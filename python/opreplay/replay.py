@@ -20,6 +20,7 @@ from opreplay.options import ReplayOptions
 from opreplay.outcome import Outcome
 from opreplay.plan import Plan, PlannedCall, PlannedOperator, PlannedRecipe, planned
 from opreplay.plan_file import is_plan, read_plan
+from opreplay.report.inputs_text import planned_inputs, recorded_inputs
 from opreplay.report.results import Report
 from opreplay.report.row import Row, RowKey
 from opreplay.resolve.namespaces import (
@@ -476,12 +477,21 @@ def row_of(
         recipe=outcome.recipe,
         schema=outcome.schema,
         timing=outcome.timing,
+        inputs=_inputs_of(call),
         kernels_replayed=outcome.kernels_replayed,
         kernels_us=outcome.kernels_us,
         outputs=outcome.outputs,
         ran_on=ran_on,
         point=call.point if isinstance(call, PlannedCall) else None,
     )
+
+
+def _inputs_of(call: CallGroup | CallSequence | PlannedCall) -> str:
+    if isinstance(call, CallGroup):
+        return recorded_inputs(call.call.arguments)
+    if isinstance(call, PlannedCall) and isinstance(call.outcome, PlannedOperator):
+        return planned_inputs(call.outcome.arguments)
+    return ""
 
 
 def outcome_of(answer: Outcome | Died | TimedOut) -> Outcome:

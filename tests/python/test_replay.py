@@ -480,3 +480,11 @@ def test_r40_a_recipe_that_raises_fails_the_row(tmp_path):
     assert (failed.status, failed.reason, failed.timing) == ("failed", "recipe_failed", None)
     assert failed.detail.endswith("fill for aten::relu: RuntimeError: no tables today")
     assert fine.status == "ok"
+
+
+def test_rows_of_a_trace_and_of_its_plan_tell_their_inputs(tmp_path):
+    trace, here = trace_of(tmp_path, matmul()), ReplayOptions(device="cpu", isolation=False)
+    (recorded,) = opreplay.replay(trace, options=here).rows
+    (planned,) = opreplay.replay(opreplay.make_plan(trace, options=here), options=here).rows
+    assert recorded.inputs == "float[2,3], float[3,4]"
+    assert planned.inputs == "float32[2,3], float32[3,4]"

@@ -120,6 +120,7 @@ def test_a_row_in_json_has_the_fields_of_the_format():
         "overload": "",
         "resolved_op": "aten::mm",
         "signature": "0123456789abcdef",
+        "inputs": "",
         "step": None,
         "batch": None,
         "count": 3,

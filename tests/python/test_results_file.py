@@ -15,8 +15,8 @@ from opreplay.trace.call import Point
 from opreplay.trace.steps import parse_step
 
 FULL = row(
-    overload="out", step="decode", batch=parse_step("step[DECODE bs=2]"), count=3,
-    device=RecordedTimes(1.0, 2.0, 0.5), in_graph=True,
+    overload="out", inputs="float[2,3]", step="decode", count=3,
+    batch=parse_step("step[DECODE bs=2]"), device=RecordedTimes(1.0, 2.0, 0.5), in_graph=True,
     kernels_recorded=(("gemm", 2),), kernels_us={"gemm": 1.5}, bytes=72,
     kernels_replayed=(("gemm", 1),),
     schemas_rejected=(("aten::mm.out", "too many"),),

@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from opreplay.report.inputs_text import recorded_inputs
 from opreplay.report.reading import read_shown
 from opreplay.trace import LEVELS, CallGroup, RecordedArgument, Selection, Trace
 from opreplay.trace.breakdown import Breakdown, Cause, RankShare, break_down, rank_shares
@@ -257,26 +258,10 @@ def _group_table(groups: list[CallGroup]) -> Table:
             _milliseconds(group.host.self_total),
             "" if group.device is None else _milliseconds(group.device.self_total),
             f"{times.median:.1f}",
-            _inputs(group),
+            recorded_inputs(group.call.arguments),
             group.signature,
         )
     return table
-
-
-def _inputs(group: CallGroup) -> str:
-    """Writes the inputs in one line: types with dims, and values of scalars."""
-    if group.call.arguments is None:
-        return "not recorded"
-    texts = []
-    for argument in group.call.arguments:
-        if argument.value:
-            texts.append(argument.value)
-        elif argument.type and argument.type not in ("Scalar", "ScalarList"):
-            sizes = str([list(d) if isinstance(d, tuple) else d for d in argument.dims])
-            texts.append(argument.type.removeprefix("c10::") + sizes.replace(" ", ""))
-        else:
-            texts.append("-")
-    return ", ".join(texts)
 
 
 def _milliseconds(microseconds: float) -> str:

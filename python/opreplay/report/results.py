@@ -27,6 +27,7 @@ _CSV_COLUMNS: dict[str, Callable[[Row], object]] = {
     "overload": lambda row: row.overload,
     "resolved_op": lambda row: row.resolved_op,
     "signature": lambda row: row.signature,
+    "inputs": lambda row: row.inputs,
     "step": lambda row: row.step,
     "point": lambda row: row.point and str(row.point),
     "count": lambda row: row.count,

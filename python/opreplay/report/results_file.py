@@ -118,6 +118,7 @@ def read_row(node: Node) -> Row:
         overload=node.field("overload", Node.text),
         resolved_op=node.field("resolved_op", Node.text),
         signature=node.field("signature", Node.text),
+        inputs=node.field("inputs", Node.text),
         step=node.field("step", lambda step: step.optional(Node.text)),
         batch=node.field("batch", lambda batch: batch.optional(read_batch)),
         count=node.field("count", Node.count),

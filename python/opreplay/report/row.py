@@ -91,6 +91,8 @@ class Row:
     """What was measured; None unless the status is ok."""
     batch: Step | None = None
     """Batch of that step, as far as the trace tells it."""
+    inputs: str = ""
+    """Types and dims of the tensors and values of the scalars, in one line."""
     kernels_replayed: tuple[tuple[str, int], ...] | None = None
     """Name and number of the kernels of one profiled replay; None on the CPU."""
     kernels_us: dict[str, float] | None = None
@@ -157,6 +159,7 @@ class Row:
             "overload": self.overload,
             "resolved_op": self.resolved_op,
             "signature": self.signature,
+            "inputs": self.inputs,
             "step": self.step,
             "batch": None if self.batch is None else asdict(self.batch),
             "count": self.count,
