@@ -30,6 +30,7 @@ from opreplay.report import inspect as inspecting
 from opreplay.report.html import write_html
 from opreplay.report.reading import read_shown
 from opreplay.report.results import Report
+from opreplay.report.results_file import read_results
 from opreplay.report.row import Row, RowKey
 from opreplay.report.row_log import RowLog
 from opreplay.report.show import show_calls
@@ -181,6 +182,12 @@ def _parser() -> argparse.ArgumentParser:
     _add_measuring(sweep)
     _add_results(sweep)
     sweep.set_defaults(steps=None)
+
+    again = add("report", _report, "show a saved run again, or write it in another form")
+    again.add_argument("results", help="file that --json or --jsonl has written")
+    again.add_argument("--html", type=writable, metavar="FILE", help="page with table and charts")
+    again.add_argument("--csv", type=writable, metavar="FILE", help="table of medians")
+    again.add_argument("-v", "--verbose", action="store_true", help="print every assumption")
 
     tables = add("tables", table_command.main, "build a block table or a MoE routing table")
     table_command.add_arguments(tables)
@@ -539,6 +546,21 @@ def _sweep(options: argparse.Namespace) -> int:
     with closing(Replay(sweep(calls, options.settings), options=replay_options)) as run:
         report, interrupted = _replay(run, None, verbose=options.verbose)
     return _conclude(report, options, interrupted=interrupted)
+
+
+def _report(options: argparse.Namespace) -> int:
+    report = read_results(options.results)
+    console = make_console()
+    printer = RowPrinter(console, verbose=options.verbose)
+    printer.print_header()
+    for row in report.rows:
+        printer.print_row(row)
+    print_totals(report, console)
+    if options.csv is not None:
+        report.write_csv(options.csv)
+    if options.html is not None:
+        write_html(report.to_json(), options.html)
+    return 0
 
 
 def _ab(options: argparse.Namespace) -> int:
