@@ -221,7 +221,11 @@ def test_a_sweep_has_a_curve_for_each_call_over_the_setting_with_most_numbers(op
 
 
 def test_the_page_fits_1280_pixels(open_page):
-    long = row("ns::" + "very_long_name_" * 12, total_us=5.0, host_us=1.0)
+    long = row(
+        "ns::" + "very_long_name_" * 12, total_us=5e7, host_us=1e6, hot_us=1e6, device_us=1e6,
+        inputs="BFloat16[224,4096], " * 20, assumptions=["a guess " * 40],
+        kernel_check={"state": "MISMATCH", "why": "", "missing": [], "extra": []},
+    )  # fmt: skip
     page = open_page(results(long, *ON_CPU["rows"]))
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
 

@@ -72,7 +72,8 @@ at::Tensor work(const at::Tensor& a, const at::Tensor& weight) {
         sim.touched.push_back(input.storage().data());
         misses += !sim.touch(input.storage().data(), static_cast<int64_t>(input.nbytes()));
       }
-      out.mutable_data_ptr<float>()[0] = *a.const_data_ptr<float>() + (lies ? 1.0F : 0.0F);
+      const float first = a.numel() > 0 ? *a.const_data_ptr<float>() : 0.0F;
+      out.mutable_data_ptr<float>()[0] = first + (lies ? 1.0F : 0.0F);
       return ns + misses * sim.settings.miss;
     });
   }
