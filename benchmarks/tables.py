@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from opreplay import tables
+from opreplay import _C, tables
 
 EXPERTS, TOP_K, BLOCK = 256, 8, 64
 PADDING_SHIFT = 24
@@ -132,41 +132,34 @@ def report_prefill(tokens: int) -> None:
         )
 
 
+def out_overload(name: str) -> _C.Operator:
+    """Finds the overload that fills given tensors."""
+    return next(op for op in _C.OperatorIndex().overloads(name) if op.overload == "out")
+
+
 def report_decode(tokens: int) -> None:
-    """Prints the time of a small batch, from Python and through the dispatcher alone."""
+    """Prints the time of a small batch from Python, and from a C++ loop through the dispatcher."""
     buffers = Buffers.of(tokens)
-    status = torch.zeros(3, dtype=torch.int32)
     ids, weights = buffers.routing
-    sorted_ids, sorted_weights, sorted_expert_ids, num_valid_ids = buffers.sorting
-
-    def sort_through_dispatcher() -> None:
-        torch.ops.opreplay.moe_sorting.out(
-            ids,
-            weights,
-            EXPERTS,
-            BLOCK,
-            sorted_ids=sorted_ids,
-            sorted_weights=sorted_weights,
-            sorted_expert_ids=sorted_expert_ids,
-            num_valid_ids=num_valid_ids,
-            status=status,
-        )
-
-    cases = {
-        "tables.moe_sorting(out=)": lambda: tables.moe_sorting(
+    status = torch.zeros(3, dtype=torch.int32)
+    draw = (EXPERTS, TOP_K, "uniform", 1.0, 1.01, 0, None, 1, 1, 1, 0, None, 0, None, ids, weights)
+    sort = (ids, weights, EXPERTS, BLOCK, None, None, "topk_m", -1, *buffers.sorting, status)
+    in_cpp = {
+        name: _C.Call(out_overload(f"opreplay::{name}"), arguments)
+        for name, arguments in (("topk_routing", draw), ("moe_sorting", sort))
+    }
+    in_python = {
+        "topk_routing": lambda: tables.topk_routing(tokens, EXPERTS, TOP_K, out=buffers.routing),
+        "moe_sorting": lambda: tables.moe_sorting(
             ids, weights, EXPERTS, BLOCK, out=buffers.sorting
         ),
-        "torch.ops.opreplay.moe_sorting.out": sort_through_dispatcher,
-        "tables.topk_routing(out=)": lambda: tables.topk_routing(
-            tokens, EXPERTS, TOP_K, out=buffers.routing
-        ),
     }
-    print(f"decode, {tokens} tokens x {TOP_K} of {EXPERTS}, block {BLOCK}")
-    for name, work in cases.items():
-        samples = seconds_of(work, limit=0.2)
-        print(
-            f"  {name:36}{statistics.median(samples) * 1e6:9.2f} us  (min {min(samples) * 1e6:.2f})"
-        )
+    print(f"decode with out=, {tokens} tokens x {TOP_K} of {EXPERTS}, block {BLOCK}")
+    print(f"  {'':16}    C++ us  Python us")
+    for name, call in in_cpp.items():
+        from_python = statistics.median(seconds_of(in_python[name], limit=0.2)) * 1e6
+        from_cpp = statistics.median(_C.time_call(call, _C.TimingPlan()).ns) / 1e3
+        print(f"  {name:16}{from_cpp:10.2f} {from_python:10.2f}")
 
 
 def measure_curve() -> list[tuple[int, float]]:

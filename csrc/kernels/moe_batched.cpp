@@ -29,8 +29,8 @@ void moe_batched_cpu(const MoeBatchedInput& in,
   if (out.status[kBatchedTooLong] > 0) return;
 
   const int32_t padding = in.num_experts * in.max_tokens;
-  constexpr int64_t kGrainExperts = 16;
-  parallel_for(in.num_experts, kGrainExperts, [&](int64_t begin, int64_t end) {
+  const int64_t grain = std::max<int64_t>(1, kGrainEntries * in.num_experts / std::max(1, total));
+  parallel_for(in.num_experts, grain, [&](int64_t begin, int64_t end) {
     for (int64_t e = begin; e < end; ++e) {
       const auto expert = static_cast<int32_t>(e);
       int32_t* ids = out.sorted_ids + starts[expert];

@@ -198,8 +198,8 @@ class Sort {
   /// Fills what no pair fills: the end of each expert's last block, and the buffers past the last
   /// block.
   void pad() const {
-    constexpr int64_t kGrain = 64;
-    parallel_for_(in_.num_experts, kGrain, [this](int64_t begin, int64_t end) {
+    const int64_t grain = std::max<int64_t>(1, kGrainEntries / in_.block_size);
+    parallel_for_(in_.num_experts, grain, [this](int64_t begin, int64_t end) {
       for (int64_t bin = begin; bin < end; ++bin) {
         pad_entries(starts_[bin] + counts_[bin], starts_[bin + 1]);
         if (out_.block_experts == nullptr) continue;
@@ -209,7 +209,7 @@ class Sort {
       }
     });
     const int64_t total = starts_[in_.num_experts];
-    parallel_for_(out_.length - total, int64_t{1} << 16, [this, total](int64_t begin, int64_t end) {
+    parallel_for_(out_.length - total, kGrainEntries, [this, total](int64_t begin, int64_t end) {
       pad_entries(total + begin, total + end);
     });
     if (out_.block_experts != nullptr) {

@@ -15,4 +15,9 @@ using RangeBody = std::function<void(int64_t begin, int64_t end)>;
 /// Results never depend on how many pieces there are.
 using ParallelFor = std::function<void(int64_t count, int64_t grain, const RangeBody& body)>;
 
+/// Entries of a table that are worth another thread. Waking one costs microseconds, and where other
+/// programs keep the cores busy, a slice of the scheduler: decode sizes stay on the caller's
+/// thread.
+inline constexpr int64_t kGrainEntries = int64_t{1} << 16;
+
 }  // namespace opreplay
