@@ -48,7 +48,7 @@ check-cuda-build:
 # wheelhouse/ has what is missing.
 device-check:
 	@if [ -d wheelhouse ]; then export PIP_NO_INDEX=1 PIP_FIND_LINKS="$$PWD/wheelhouse"; fi
-	python=$$(python3 tools/environment.py "$(TORCH)" pytest hypothesis jsonschema)
+	python=$$(python3 tools/environment.py "$(TORCH)" pytest hypothesis jsonschema nvidia-ml-py)
 	$$python tools/device_check.py build/device-check
 
 wheelhouse:

@@ -8,9 +8,11 @@
 
 #include <ATen/ScalarOps.h>
 #include <c10/core/DispatchKey.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -261,6 +263,18 @@ void bind_graph(py::module_& module) {
       "has_device_api",
       [](const std::string& device) {
         return find_device_api(c10::Device(device).type()) != nullptr;
+      },
+      py::arg("device"));
+  module.def(
+      "device_cache_bytes",
+      [](const std::string& name) -> std::optional<int64_t> {
+        c10::Device device(name);
+        const DeviceApi* api = find_device_api(device.type());
+        if (api == nullptr) return std::nullopt;
+        if (!device.has_index()) {
+          device = c10::impl::VirtualGuardImpl(device.type()).getDevice();
+        }
+        return api->cache_bytes(device);
       },
       py::arg("device"));
 }

@@ -159,6 +159,9 @@ class Graph:
 def has_device_api(device: str) -> bool:
     """Whether this build can capture graphs and time calls on a type of device."""
 
+def device_cache_bytes(device: str) -> int | None:
+    """Size of the largest cache of a device; None where `has_device_api` says no."""
+
 def time_call(call: Call, plan: TimingPlan) -> Samples: ...
 def time_rotated(calls: Sequence[Call], plan: TimingPlan, evict: Tensor | None) -> Samples: ...
 def time_python(fn: Callable[[], object], plan: TimingPlan) -> Samples: ...

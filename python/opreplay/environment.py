@@ -15,6 +15,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from opreplay.accelerator import describe_accelerator
+
 __all__ = ["Environment", "default_device", "describe_environment"]
 
 _LIBRARIES = (
@@ -80,6 +82,17 @@ class Environment:
     """Environment variables that steer torch and its libraries."""
     time: str
     """When the block was made, in UTC (ISO 8601)."""
+    device_cache: int | None = None
+    """Largest cache of the accelerator, L2 or Infinity Cache [bytes]; None on the CPU."""
+    device_driver: str | None = None
+    """Version of the accelerator's driver. This and what follows is None on the CPU, and where
+    neither nvidia-ml-py nor amdsmi is installed or the driver does not say."""
+    device_clock: int | None = None
+    """Clock of the accelerator's cores when the block was made [MHz]."""
+    device_max_clock: int | None = None
+    """Their highest clock [MHz]."""
+    device_power_cap: int | None = None
+    """Power that the driver holds the accelerator to [W]."""
 
     def to_json(self) -> dict[str, Any]:
         """The block in the form that stands in a results file."""
@@ -106,7 +119,6 @@ def describe_environment(device: str, *, threads: int | None = None) -> Environm
     from opreplay import _C
     from opreplay.timing import last_level_cache_bytes
 
-    name, capability, memory = _accelerator(device)
     return Environment(
         opreplay=metadata.version("opreplay"),
         python=platform.python_version(),
@@ -125,27 +137,10 @@ def describe_environment(device: str, *, threads: int | None = None) -> Environm
         memory=_physical_memory(),
         timer_ns=_C.timer_ns(),
         device=device,
-        device_name=name,
-        device_capability=capability,
-        device_memory=memory,
         variables=_variables(),
         time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        **describe_accelerator(device),
     )
-
-
-def _accelerator(device: str) -> tuple[str | None, str | None, int | None]:
-    """Returns name, capability and memory of a device; torch.accelerator has no name of it yet."""
-    import torch
-
-    module = getattr(torch, torch.device(device).type, None)
-    properties = getattr(module, "get_device_properties", None)
-    if properties is None:
-        return None, None, None
-    found = properties(device)
-    capability = getattr(found, "gcnArchName", None)  # AMD's name says more than major.minor
-    if capability is None and hasattr(found, "major"):
-        capability = f"{found.major}.{found.minor}"
-    return found.name, capability, getattr(found, "total_memory", None)
 
 
 @functools.cache

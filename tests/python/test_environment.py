@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -47,21 +46,6 @@ def test_variables_that_steer_torch_are_named_and_secrets_are_not(monkeypatch):
 
     assert variables["OMP_NUM_THREADS"] == "7"
     assert not {"VLLM_API_KEY", "HOME_OF_SOMEBODY"} & variables.keys()
-
-
-@pytest.mark.parametrize(
-    ("properties", "expected"),
-    [
-        ({"name": "H200", "major": 9, "minor": 0, "total_memory": 7}, ("H200", "9.0", 7)),
-        ({"name": "MI300X", "gcnArchName": "gfx942", "major": 9}, ("MI300X", "gfx942", None)),
-    ],
-)
-def test_an_accelerator_is_described_by_its_properties(monkeypatch, properties, expected):
-    monkeypatch.setattr(
-        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(**properties)
-    )
-
-    assert environment._accelerator("cuda:0") == expected
 
 
 def test_the_default_device_is_the_accelerator_if_there_is_one(monkeypatch):

@@ -45,7 +45,7 @@ NUMBERS: tuple[Number, ...] = ("host_ns", "hot_us", "cold_us", "latency_us")
 Basis = Literal["pairs", "samples", "quantiles"]
 """What an estimate rests on: times taken in turn, the samples of two runs, or their quartiles."""
 
-_OF_THE_MOMENT = ("time", "timer_ns")
+_OF_THE_MOMENT = ("time", "timer_ns", "device_clock")
 """Fields of the environment that differ between any two runs."""
 
 
