@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from opreplay import _C
+from opreplay.flops import count_flops
 from opreplay.inputs import Inputs, default_memory_budget, make_inputs
 from opreplay.options import ReplayOptions
 from opreplay.outcome import Outcome, ResultCheck
@@ -118,6 +119,7 @@ class Attempt:
             assumptions=(*known.assumptions, *prepared.inputs.assumptions),
             recipe=prepared.inputs.recipe,
             bytes=prepared.inputs.bytes,
+            flops=count_flops(found, prepared.inputs.arguments),
         )
         if refused := self._refused(known.assumptions):
             return _skip(known, refused)

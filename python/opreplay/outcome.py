@@ -53,6 +53,8 @@ class Outcome:
     """What chose the values of data-dependent arguments."""
     bytes: int | None = None
     """Bytes of all storages of the inputs."""
+    flops: int | None = None
+    """Floating point operations of the call; None where torch has no formula."""
     kernels_replayed: tuple[tuple[str, int], ...] | None = None
     """Name and number of the kernels of one profiled call; None on the CPU."""
     kernels_us: dict[str, float] | None = None

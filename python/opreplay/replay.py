@@ -470,6 +470,7 @@ def row_of(
         in_graph=call.in_graph,
         kernels_recorded=call.kernels,
         bytes=outcome.bytes,
+        flops=outcome.flops,
         schemas_rejected=outcome.rejected,
         reason=outcome.reason,
         detail=detail,

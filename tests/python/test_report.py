@@ -139,6 +139,8 @@ def test_a_row_in_json_has_the_fields_of_the_format():
             "extra": (),
         },
         "bytes": 72,
+        "flops": None,
+        "tflops": None,
         "schemas_rejected": [{"schema": "aten::mm.out()", "why": "out is missing"}],
         "status": "ok",
         "reason": None,

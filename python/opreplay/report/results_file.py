@@ -131,6 +131,7 @@ def read_row(node: Node) -> Row:
         ),
         kernels_us=node.field("kernels_us", lambda kernels: kernels.optional(_read_numbers)),
         bytes=node.field("bytes", lambda size: size.optional(Node.count)),
+        flops=node.field("flops", lambda number: number.optional(Node.count)),
         schemas_rejected=node.field("schemas_rejected", lambda all: all.each(_read_rejected)),
         reason=node.field("reason", lambda one: one.optional(lambda it: it.choice(REASONS))),
         detail=node.field("detail", Node.text),

@@ -91,6 +91,8 @@ class Row:
     """What was measured; None unless the status is ok."""
     batch: Step | None = None
     """Batch of that step, as far as the trace tells it."""
+    flops: int | None = None
+    """Floating point operations of one call; None where torch has no formula for them."""
     inputs: str = ""
     """Types and dims of the tensors and values of the scalars, in one line."""
     kernels_replayed: tuple[tuple[str, int], ...] | None = None
@@ -120,6 +122,14 @@ class Row:
     def status(self) -> Status:
         """Whether the call was timed, failed or was left out."""
         return status_of(self.reason)
+
+    @property
+    def tflops(self) -> float | None:
+        """Operations over the warm time, the device's if there is one [10^12 per second]."""
+        if self.flops is None or self.timing is None:
+            return None
+        hot = self.timing.hot_us
+        return self.flops / (self.timing.host_ns.median if hot is None else hot.median * 1e3) / 1e3
 
     @property
     def kernel_check(self) -> KernelCheck:
@@ -187,6 +197,8 @@ class Row:
             "kernels_us": self.kernels_us,
             "kernel_check": asdict(self.kernel_check),
             "bytes": self.bytes,
+            "flops": self.flops,
+            "tflops": self.tflops,
             "schemas_rejected": [
                 {"schema": schema, "why": why} for schema, why in self.schemas_rejected
             ],
