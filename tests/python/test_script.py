@@ -95,6 +95,9 @@ CALLS = {
     "numbers at the ends of their types": of(
         "aten::clamp", self=f32(4), min=-(2**63), max=math.inf
     ),
+    "an overload called as a keyword is": of(
+        "aten::random_", "from", **{"self": i64(5), "from": 3, "to": 9}
+    ),
     "an int8 scalar tensor": of("aten::neg", self=tensor(torch.int8)),
 }  # fmt: skip
 
