@@ -95,9 +95,6 @@ CALLS = {
     "numbers at the ends of their types": of(
         "aten::clamp", self=f32(4), min=-(2**63), max=math.inf
     ),
-    "an overload called as a keyword is": of(
-        "aten::random_", "from", **{"self": i64(5), "from": 3, "to": 9}
-    ),
     "an int8 scalar tensor": of("aten::neg", self=tensor(torch.int8)),
 }  # fmt: skip
 
@@ -215,6 +212,12 @@ def test_tensors_on_one_storage_share_it_in_the_script():
 def test_plain_indices_are_drawn_in_the_range_that_the_recipe_chose():
     text = make_script(as_planned(CALLS["indices"]), "python", options=HERE)
     assert '"indices": integers(torch.int64, [2, 3], 0, 10)' in text
+
+
+def test_an_overload_that_is_called_as_a_keyword_of_python_is_reached():
+    resolved = of("aten::random_", "from", **{"self": i64(5), "from": 3, "to": 9})
+    text = make_script(as_planned(resolved), "python", options=HERE)
+    assert assembled(text)["operator"] is getattr(torch.ops.aten.random_, "from")
 
 
 # C++
