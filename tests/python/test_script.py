@@ -67,6 +67,8 @@ CALLS = {
     "scalars": of(
         "aten::_foreach_add", "ScalarList", self=(f32(2), f32(3)), scalars=(1.5, -math.inf)
     ),
+    "probabilities": of("aten::bernoulli", self=f32(9)),
+    "one index": of("aten::index_copy", self=f32(1, 2), dim=0, index=i64(1), source=f32(1, 2)),
     "a number for a tensor": of("aten::add", "Tensor", self=f32(3), other=2**40, alpha=3),
     "complex": of(
         "aten::add", "Tensor", self=tensor(torch.complex64, 3), other=1 + 2j, alpha=2 - 1j
@@ -209,9 +211,37 @@ def test_tensors_on_one_storage_share_it_in_the_script():
     assert (one.data_ptr() + 4, one.untyped_storage().nbytes()) == (other.data_ptr(), 36)
 
 
-def test_plain_indices_are_drawn_in_the_range_that_the_recipe_chose():
-    text = make_script(as_planned(CALLS["indices"]), "python", options=HERE)
-    assert '"indices": integers(torch.int64, [2, 3], 0, 10)' in text
+RANGES = {
+    "indices": '"indices": integers(torch.int64, [2, 3], 0, 10)',
+    "probabilities": '"self": uniform(torch.float32, [9], 0.0, 0.9375)',
+    "one index": '"index": filled(torch.int64, [1], 0)',
+    "bits": '"self": integers(torch.uint8, [9], 0, 256).view(torch.bits8)',
+    "powers of two": '"self": uniform(torch.float8_e8m0fnu, [9], 0.0625, 1.0)',
+}
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_what_has_only_a_range_is_drawn_when_the_script_runs(name):
+    more = {
+        "bits": of("aten::neg", self=tensor(torch.bits8, 9)),
+        "powers of two": of("aten::_to_copy", self=tensor(torch.float8_e8m0fnu, 9)),
+    }
+    text = make_script(as_planned((CALLS | more)[name]), "python", options=HERE)
+    assert RANGES[name] in text
+
+
+def test_integers_that_a_recipe_computed_with_are_not_drawn_anew():
+    def fill(call):
+        indices = call.tensor("indices")
+        indices.write(indices.random_integers(indices.dims, 0, 5) * 2)
+
+    recipe("aten::embedding")(fill)
+    try:
+        text = make_script(as_planned(CALLS["indices"]), "python", options=HERE)
+    finally:
+        remove_recipe(fill)
+    (values,) = re.findall(r'"indices": listed\(torch.int64, \[2, 3\], \[(.*?)\]\)', text)
+    assert {int(value) % 2 for value in values.split(", ")} == {0}
 
 
 def test_an_overload_that_is_called_as_a_keyword_of_python_is_reached():
@@ -266,6 +296,13 @@ def test_the_lines_at_the_top_of_a_cpp_script_build_it(tmp_path):
     path = f"{python}{os.pathsep}{os.environ['PATH']}"
     run("sh", "-ec", shell.replace("python3", sys.executable), folder=tmp_path, PATH=path)
     assert run("./reproducer", folder=tmp_path).startswith("output: float32 [8] mean ")
+
+
+def test_no_number_is_a_literal_of_cpp_that_is_none():
+    resolved = of("aten::clamp", self=f32(2), min=math.nan, max=None)
+    text = make_script(as_planned(resolved), "cpp", options=HERE)
+    assert "arguments.emplace_back(std::numeric_limits<double>::quiet_NaN());  // min" in text
+    assert "arguments.emplace_back(c10::IValue());  // max" in text
 
 
 def test_text_of_any_kind_is_one_string_literal_in_cpp():

@@ -52,7 +52,7 @@ def make_script(
     libraries = (Path(path).name for path in Libraries().of(op))
     notes = [
         str(resolved.schema),
-        *([] if inputs.recipe is None else [f"integers: {inputs.recipe}"]),
+        *([] if inputs.recipe is None else [f"values: {inputs.recipe}"]),
         *(f"assumed: {sentence}" for sentence in (*resolved.assumptions, *inputs.assumptions)),
         *(f"a library that registers it: {name}" for name in libraries),
     ]

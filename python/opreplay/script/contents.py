@@ -70,7 +70,8 @@ _KEEPING = frozenset(
 )
 """Operators of a step that change the form of values and not the values."""
 
-_LINEAR = frozenset(f"aten::{name}" for name in ("add", "add_", "mul", "mul_"))
+_PRODUCTS = frozenset({"aten::mul", "aten::mul_"})
+_SUMS = frozenset({"aten::add", "aten::add_"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,12 +252,14 @@ def _drawn(steps: Iterable[TapeStep], tape: Tape, dtype: torch.dtype) -> Drawn |
             return None
         elif drawn is None or step.op not in _KEEPING:
             number = step.arguments[1] if len(step.arguments) > 1 else None
-            if drawn is None or not isinstance(number, int | float) or step.op not in _LINEAR:
-                return None
-            if "mul" in step.op:
-                drawn = Drawn(drawn.low * number, drawn.high * number)
-            else:
+            if drawn is None or isinstance(drawn.low, int) or not isinstance(number, int | float):
+                return None  # a multiple of an integer is no integer of a range
+            if step.op in _PRODUCTS:
+                drawn = Drawn(*sorted((drawn.low * number, drawn.high * number)))
+            elif step.op in _SUMS:
                 drawn = Drawn(drawn.low + number, drawn.high + number)
+            else:
+                return None
     return drawn
 
 

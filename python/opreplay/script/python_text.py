@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import keyword
 import zlib
 from collections.abc import Iterable
 from typing import Any
@@ -62,7 +61,9 @@ class _Python(Writer):
                 f"import {module}\n{f'{chr(10)}{module}.{function}(){chr(10)}' if function else ''}"
                 for module, _, function in modules
             ),
-            "operator": _attribute("torch.ops", namespace, name, self.call.overload or "default"),
+            "namespace": namespace,
+            "name": name,
+            "overload": self.call.overload or "default",
             "guard": "no_grad" if self.call.mode == "no_grad" else "inference_mode",
         }
 
@@ -78,10 +79,3 @@ class _Python(Writer):
         if value.kind == "generator":
             return "torch.Generator(device).manual_seed(seed)"
         return f"torch.{value.text}"
-
-
-def _attribute(text: str, *names: str) -> str:
-    """Reaches names in names; some overloads are called as a keyword of Python is."""
-    for name in names:
-        text = f'getattr({text}, "{name}")' if keyword.iskeyword(name) else f"{text}.{name}"
-    return text
