@@ -152,11 +152,13 @@ def _tensor(described: DescribedInputs, spec: TensorSpec, name: str, item: int) 
     assert tensor is not None
     pending = tensor.pending
     fill, low, high = ("integers", *pending) if isinstance(pending, tuple) else (pending, 0, 0)
-    number, offset = spec.storage or (-1, 0)
+    number, _ = spec.storage or (-1, 0)
+    made = tensor.unfilled  # the budget may have made it smaller than it was recorded
+    numel = spec.storage_numel if tensor.dims == spec.dims else tensor.elements.numel()
     return (
         *("tensor", str(spec.dtype).removeprefix("torch.")),
-        *([_plain(size) for size in spec.dims], [_plain(step) for step in spec.strides]),
-        *(_plain(spec.storage_numel), number, _plain(offset)),
+        *([_plain(size) for size in made.shape], [_plain(step) for step in made.stride()]),
+        *(_plain(numel), number, _plain(made.storage_offset())),
         *(name in described.on_cpu, fill, low, high),
     )
 

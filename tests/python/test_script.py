@@ -19,7 +19,7 @@ from opreplay.cli import main
 from opreplay.options import ReplayOptions
 from opreplay.plan import PlannedCall, planned
 from opreplay.plan_file import write_plan
-from opreplay.recipes import recipe, remove_recipe, run_operator
+from opreplay.recipes import Pools, recipe, remove_recipe, run_operator
 from opreplay.replay import make_plan
 from opreplay.resolve.call import ResolvedCall, TensorSpec, TorchValue
 from opreplay.script import make_script
@@ -248,6 +248,28 @@ def test_an_overload_that_is_called_as_a_keyword_of_python_is_reached():
     resolved = of("aten::random_", "from", **{"self": i64(5), "from": 3, "to": 9})
     text = make_script(as_planned(resolved), "python", options=HERE)
     assert assembled(text)["operator"] is getattr(torch.ops.aten.random_, "from")
+
+
+def test_a_cache_has_the_blocks_that_the_budget_allows():
+    library = torch.library.Library("script_test", "DEF")
+    library.define("paged(Tensor key_cache, Tensor block_table) -> Tensor")
+
+    def fill(call):
+        call.tensor("block_table").fill_integers(0, call.tensor("key_cache").dims[0])
+
+    pools = Pools(("key_cache",), ("block_table",))
+    recipe("script_test::paged", pools=pools)(fill)
+    try:
+        resolved = of("script_test::paged", key_cache=f32(40, 256), block_table=i64(4))
+        options = ReplayOptions(device="cpu", memory_budget=20 << 10)
+        text = make_script(as_planned(resolved), "python", options=options)
+    finally:
+        remove_recipe(fill)
+        library._destroy()
+    # 20 KiB less the 32 bytes of the table hold 19 blocks of a KiB.
+    assert '"key_cache": uniform(torch.float32, [19, 256], -1.0, 1.0)' in text
+    assert '"block_table": integers(torch.int64, [4], 0, 19)' in text
+    assert "assumed: key_cache: 19 of 40 recorded blocks" in text
 
 
 # C++

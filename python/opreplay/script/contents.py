@@ -218,8 +218,10 @@ class _Memories:
             content = _content(inside, self._described.tape) if numel else None
             on_cpu = name in self._described.on_cpu
             self.memories.append(Memory(value.dtype, numel, on_cpu, content, len(inside) > 1))
-        offset = value.storage[1] if value.storage else 0
-        return ScriptTensor(self._numbers[key], value.dims, value.strides, offset)
+        made = tensor.unfilled  # the budget may have made it smaller than it was recorded
+        return ScriptTensor(
+            self._numbers[key], tensor.dims, made.stride(), int(made.storage_offset())
+        )
 
 
 def _memory_of(tensor: InputTensor) -> int:
