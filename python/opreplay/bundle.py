@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import mmap
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,15 +11,13 @@ from typing import Any
 import torch
 
 from opreplay import _C
-from opreplay.attempt import Attempt
-from opreplay.environment import default_device
-from opreplay.inputs import DescribedInputs, default_memory_budget, describe_inputs
+from opreplay.description import DescribedCall, Describer
+from opreplay.inputs import DescribedInputs
+from opreplay.libraries import Libraries
 from opreplay.options import ReplayOptions
 from opreplay.plan import PlannedCall
 from opreplay.recipes.tape import Tape, TapeStep
-from opreplay.resolve import Resolver
-from opreplay.resolve.call import ResolvedCall, TensorSpec, TorchValue
-from opreplay.trace.call import Skipped
+from opreplay.resolve.call import TensorSpec, TorchValue
 
 __all__ = ["BundleReport", "write_bundle"]
 
@@ -43,9 +39,6 @@ def write_bundle(
 ) -> BundleReport:
     """Describes calls and writes them; none is timed.
 
-    Recipes work on the CPU; the bundle is for every device, and for processes in which other
-    libraries are loaded than here.
-
     Args:
         calls: Calls of a plan.
         path: The file to write.
@@ -55,43 +48,23 @@ def write_bundle(
         ValueError: The file cannot be written, or an option is malformed.
     """
     options = options or ReplayOptions()
-    anywhere = Resolver(imports=options.imports, device=None)
-    attempt = Attempt(options, device="cpu", resolver=anywhere)
-    here = Resolver(imports=options.imports, device=options.device or default_device())
-    libraries = _Libraries()
+    describe = Describer(options)
+    libraries = Libraries()
     content = _Content()
     left_out: list[tuple[PlannedCall, str]] = []
     for call in calls:
-        found = attempt.resolve(call)
-        described = _describe(found, options)
-        if isinstance(found, Skipped) or isinstance(described, str):
-            left_out.append((call, described if isinstance(described, str) else ""))
+        described = describe(call)
+        if isinstance(described, str):
+            left_out.append((call, described))
             continue
-        checked = here.check(found)
-        at_autograd = isinstance(checked, ResolvedCall) and checked.needs_autograd
-        mode = "no_grad" if at_autograd else "grad" if options.timing.grad else "inference"
         try:
-            content.add(call, found, described, mode, libraries.of(found.resolved_op))
+            content.add(call, described, libraries.of(described.resolved.resolved_op))
         except ValueError as error:
             left_out.append((call, str(error)))
     buffer = io.BytesIO()
     torch.save(content.fields(options.seed), buffer)
     _C.write_bundle(str(path), buffer.getvalue())
     return BundleReport(len(content.calls), tuple(left_out), tuple(libraries.warnings))
-
-
-def _describe(found: ResolvedCall | Skipped, options: ReplayOptions) -> DescribedInputs | str:
-    if isinstance(found, Skipped):
-        return found.detail
-    if found.schema is None:
-        return f"{found.resolved_op} is a Python function without a schema; C++ cannot call it"
-    described = describe_inputs(
-        found,
-        seed=options.seed,
-        memory_budget=options.memory_budget or default_memory_budget("cpu"),
-        parameters=options.recipe_parameters,
-    )
-    return described.detail if isinstance(described, Skipped) else described
 
 
 @dataclass(slots=True)
@@ -112,9 +85,7 @@ class _Content:
     def add(
         self,
         call: PlannedCall,
-        resolved: ResolvedCall,
-        described: DescribedInputs,
-        mode: str,
+        one: DescribedCall,
         libraries: Sequence[str],
     ) -> None:
         """Adds a call.
@@ -122,6 +93,7 @@ class _Content:
         Raises:
             ValueError: A value of a step has no form in the file.
         """
+        resolved, described = one.resolved, one.inputs
         steps = _Steps(described, self.constants)
         produced = [
             {
@@ -141,7 +113,7 @@ class _Content:
                 "overload": resolved.overload,
                 "schema": resolved.schema,
                 "signature": call.signature,
-                "mode": mode,
+                "mode": one.mode,
                 "count": _plain(call.count),
                 "recorded_host_us": call.host.median,
                 "recorded_device_us": None if call.device is None else call.device.median,
@@ -180,11 +152,13 @@ def _tensor(described: DescribedInputs, spec: TensorSpec, name: str, item: int) 
     assert tensor is not None
     pending = tensor.pending
     fill, low, high = ("integers", *pending) if isinstance(pending, tuple) else (pending, 0, 0)
-    number, offset = spec.storage or (-1, 0)
+    number, _ = spec.storage or (-1, 0)
+    made = tensor.unfilled  # the budget may have made it smaller than it was recorded
+    numel = spec.storage_numel if tensor.dims == spec.dims else tensor.elements.numel()
     return (
         *("tensor", str(spec.dtype).removeprefix("torch.")),
-        *([_plain(size) for size in spec.dims], [_plain(step) for step in spec.strides]),
-        *(_plain(spec.storage_numel), number, _plain(offset)),
+        *([_plain(size) for size in made.shape], [_plain(step) for step in made.stride()]),
+        *(_plain(numel), number, _plain(made.storage_offset())),
         *(name in described.on_cpu, fill, low, high),
     )
 
@@ -280,65 +254,3 @@ class _Steps:
             self._stored[id(tensor)] = len(self._constants)
             self._constants.append(held.contiguous())
         return ("constant", self._stored[id(tensor)])
-
-
-class _Libraries:
-    """The shared libraries of this process that register an operator, torch's own left out."""
-
-    def __init__(self) -> None:
-        self.warnings: list[str] = []
-        own = (str(Path(torch.__file__).parent), str(Path(_C.__file__).parent))
-        self._candidates = [
-            _SharedObject(path) for path in _loaded_objects() if not path.startswith(own)
-        ]
-
-    def of(self, op: str) -> tuple[str, ...]:
-        """Returns the files that register an operator, and warns where that needs Python."""
-        namespace, _, name = op.partition("::")
-        if namespace in ("aten", "opreplay") or not torch._C._jit_get_schemas_for_operator(op):
-            return ()
-        found = [one for one in self._candidates if one.registers(namespace, name)]
-        at = re.search(r"^debug: registered at (\S+):\d+$", torch._C._dispatch_dump(op), re.M)
-        if not found and at is not None and not at[1].endswith((".cpp", ".cc", ".cu", ".h")):
-            self._warn(f"{op} is registered from Python; a process without Python lacks it")
-        for one in found:
-            if one.needs_python():
-                self._warn(f"{one.path}, which registers {namespace}::, needs Python to be loaded")
-        return tuple(one.path for one in found)
-
-    def _warn(self, sentence: str) -> None:
-        if sentence not in self.warnings:
-            self.warnings.append(sentence)
-
-
-class _SharedObject:
-    """A loaded shared object, judged by the names in its file."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def registers(self, namespace: str, name: str) -> bool:
-        """Whether it can register operators and spells this one's name."""
-        if not self._has(rb"_ZN5torch7Library"):
-            return False
-        return self._has(
-            rb"\0(?:%b::)?%b[(\0]" % (re.escape(namespace.encode()), re.escape(name.encode()))
-        )
-
-    def needs_python(self) -> bool:
-        """Whether it names functions of Python's C interface that it does not define itself."""
-        return self._has(rb"\0_?Py(?!Init_)[A-Z]\w*\0")
-
-    def _has(self, pattern: bytes) -> bool:
-        with (
-            Path(self.path).open("rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-        ):
-            return re.search(pattern, content) is not None
-
-
-def _loaded_objects() -> list[str]:
-    """Files of the shared objects that this process has mapped."""
-    maps = Path("/proc/self/maps").read_text().splitlines()
-    paths = dict.fromkeys(line.split(maxsplit=5)[5] for line in maps if len(line.split()) > 5)
-    return [path for path in paths if ".so" in Path(path).name and Path(path).is_file()]

@@ -23,7 +23,7 @@ from opreplay import comparison_command, table_command
 from opreplay.arguments import share, tolerances, writable
 from opreplay.isolation import WorkerError
 from opreplay.options import OutputChecks, ReplayOptions
-from opreplay.plan import PlannedOperator
+from opreplay.plan import PlannedCall, PlannedOperator
 from opreplay.plan_file import is_plan, read_plan, write_plan
 from opreplay.replay import Pool, Replay, key_of, make_plan, start_on_devices, start_worker
 from opreplay.report import inspect as inspecting
@@ -135,6 +135,23 @@ def _parser() -> argparse.ArgumentParser:
     _add_inputs(bundle)
     bundle.add_argument("--grad", action="store_true", help="record autograd when it is run")
     bundle.add_argument("-v", "--verbose", action="store_true", help="print every call left out")
+
+    script = add("script", _script, "write a file that runs one call of a plan by itself")
+    script.add_argument("plan", metavar="PLAN", help="plan file, as 'opreplay plan' writes it")
+    script.add_argument(
+        "--call", type=_count, metavar="N", help="the N-th of the chosen calls, where they are many"
+    )
+    script.add_argument(
+        "--lang", choices=("cpp", "python"), required=True, help="language of the file"
+    )
+    script.add_argument(
+        *("-o", "--output"), type=writable, metavar="FILE", help="file to write (default: stdout)"
+    )
+    inspecting.add_selection(script)
+    _add_recipe_parameters(script)
+    _add_importing(script)
+    _add_inputs(script)
+    script.set_defaults(steps=None)
 
     run = add("run", _run, "replay and time the calls of a trace or plan")
     run.add_argument("source", metavar="TRACE|PLAN", help=f"{inspecting.TRACE_HELP}, or a plan")
@@ -538,9 +555,7 @@ def _sweep(options: argparse.Namespace) -> int:
         plan = make_plan(options.source, selection, options=replay_options, read=_reader(options))
         calls = list(plan.calls)
     if options.call is not None:
-        if options.call > len(calls):
-            raise ValueError(f"--call {options.call}: {len(calls)} calls of the source are chosen")
-        calls = [calls[options.call - 1]]
+        calls = _nth(calls, options.call)
     for module in options.imports:
         importlib.import_module(module)  # it may register recipes
     with closing(Replay(sweep(calls, options.settings), options=replay_options)) as run:
@@ -677,28 +692,57 @@ def _plan(options: argparse.Namespace) -> int:
 def _bundle(options: argparse.Namespace) -> int:
     from opreplay.bundle import write_bundle
 
-    if not is_plan(options.plan):
-        raise ValueError(
-            f"{options.plan}: is no plan; write one with: opreplay plan TRACE -o {options.plan}"
-        )
-    calls = read_plan(options.plan).select(_selection(options))
-    report = write_bundle(
-        calls,
-        options.output,
-        options=ReplayOptions(
-            seed=options.seed,
-            memory_budget=options.memory_budget,
-            recipe_parameters=dict(options.recipe),
-            timing=TimingOptions(grad=options.grad),
-            imports=tuple(options.imports),
-        ),
-    )
+    calls = _planned_calls(options)
+    describing = replace(_describing(options), timing=TimingOptions(grad=options.grad))
+    report = write_bundle(calls, options.output, options=describing)
     for warning in report.warnings:
         print(f"Warning: {warning}", file=sys.stderr)
     for call, why in report.left_out if options.verbose else ():
         print(f"left out: {call.op}: {why}")
     print(f"{options.output}: {report.written:,} of {len(calls):,} signatures are in the bundle")
     return 0
+
+
+def _script(options: argparse.Namespace) -> int:
+    from opreplay.script import make_script
+
+    calls = _planned_calls(options)
+    if options.call is None and len(calls) != 1:
+        raise ValueError(
+            f"{options.plan}: {len(calls)} calls are chosen, a script runs one: add --call N"
+        )
+    (call,) = _nth(calls, options.call or 1)
+    text = make_script(call, options.lang, options=_describing(options))
+    if options.output is None:
+        sys.stdout.write(text)
+    else:
+        Path(options.output).write_text(text)
+        print(f"{options.output}: runs {call.op}; the lines at its top say how")
+    return 0
+
+
+def _planned_calls(options: argparse.Namespace) -> list[PlannedCall]:
+    if not is_plan(options.plan):
+        raise ValueError(
+            f"{options.plan}: is no plan; write one with: opreplay plan TRACE -o {options.plan}"
+        )
+    return read_plan(options.plan).select(_selection(options))
+
+
+def _nth(calls: list[PlannedCall], number: int) -> list[PlannedCall]:
+    if number > len(calls):
+        raise ValueError(f"--call {number}: {len(calls)} calls of the source are chosen")
+    return [calls[number - 1]]
+
+
+def _describing(options: argparse.Namespace) -> ReplayOptions:
+    """What chooses the inputs of calls that another program runs."""
+    return ReplayOptions(
+        seed=options.seed,
+        memory_budget=options.memory_budget,
+        recipe_parameters=dict(options.recipe),
+        imports=tuple(options.imports),
+    )
 
 
 def _env(options: argparse.Namespace) -> int:

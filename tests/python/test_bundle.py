@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
@@ -212,6 +213,17 @@ def test_weights_that_no_recipe_reads_are_not_filled_when_described(tmp_path):
     cache = described["arguments"][2]
     assert cache[:2] == ("tensor", "float32")
     assert cache[8] == "random"
+
+
+def test_a_cache_has_the_blocks_that_the_budget_allows(tmp_path):
+    values = dict(BLOCKS)
+    resolved, budget = call(values.pop("op"), **values), 2 << 20
+    bundled(resolved, tmp_path, options=replace(HERE, memory_budget=budget))
+    made = make_inputs(resolved, device="cpu", seed=HERE.seed, memory_budget=budget)
+    cache = content_of(tmp_path / "x.bundle.pt")["calls"][0]["arguments"][2]
+    assert cache[2] == list(made.arguments[2].shape)
+    assert cache[2][0] < 40
+    assert cache[4] == made.arguments[2].numel()
 
 
 def with_handle(function):

@@ -72,7 +72,7 @@ class Namespaces:
         self._table = {namespace: tuple(modules) for namespace, modules in table.items()}
         for entry in importlib.metadata.entry_points(group=_ENTRY_POINTS):
             self._table[entry.name] = (entry.value,)
-        self._loaded: dict[str, list[ModuleType]] = {}
+        self._loaded: dict[str, dict[str, ModuleType]] = {}
         self._failed: dict[str, tuple[tuple[str, ...], str]] = {}
 
     def modules_of(self, namespace: str) -> tuple[str, ...]:
@@ -96,10 +96,11 @@ class Namespaces:
         if namespace in self._failed and self._failed[namespace][0] is modules:
             return self._failed[namespace][1]  # a new registration is another tuple
         importlib.invalidate_caches()  # the modules may have been written since
-        imported, failures = [], []
+        imported: dict[str, ModuleType] = {}
+        failures = []
         for name in modules:
             try:
-                imported.append(_import(name))
+                imported[name] = _import(name)
             except Exception as error:
                 failures.append(f"{name}: {type(error).__name__}: {error}")
         if imported:
@@ -111,10 +112,14 @@ class Namespaces:
         _log.debug("namespace %s: %s", namespace, reason)
         return reason
 
+    def loaded(self, namespace: str) -> tuple[str, ...]:
+        """Those of `modules_of` a namespace that were imported, with the function to call."""
+        return tuple(self._loaded.get(namespace, ()))
+
     def callable_of(self, name: str) -> Callable[..., object] | None:
         """The plain Python function that an imported module has under an operator's name."""
         namespace, _, function = name.partition("::")
-        for module in self._loaded.get(namespace, ()):
+        for module in self._loaded.get(namespace, {}).values():
             found = getattr(module, function, None)
             if callable(found):
                 return found  # type: ignore[no-any-return]

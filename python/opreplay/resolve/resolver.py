@@ -131,6 +131,12 @@ class Resolver:
             f"{resolved.resolved_op} has no kernel for {self._key} in this process",
         )
 
+    def modules_of(self, op: str) -> tuple[str, ...]:
+        """Imports what registers an operator's namespace; returns the names of those modules."""
+        namespace = op.partition("::")[0]
+        self._namespaces.load(namespace)
+        return self._namespaces.loaded(namespace)
+
     def operator(self, resolved: ResolvedCall) -> _C.Operator:
         """The dispatcher's handle for a resolved call.
 
