@@ -119,7 +119,7 @@ class Attempt:
             assumptions=(*known.assumptions, *prepared.inputs.assumptions),
             recipe=prepared.inputs.recipe,
             bytes=prepared.inputs.bytes,
-            flops=count_flops(found, prepared.inputs.arguments),
+            flops=self._flops(prepared),
         )
         if refused := self._refused(known.assumptions):
             return _skip(known, refused)
@@ -129,6 +129,12 @@ class Attempt:
             except Exception as error:
                 return self._failed(error, prepared, known)
         return self.measure(prepared, known)
+
+    def _flops(self, prepared: PreparedCall) -> int | None:
+        if prepared.resolved.schema is None:
+            return None
+        operator, _ = self._resolver.from_python(prepared.resolved)
+        return count_flops(operator, prepared.inputs.arguments)
 
     def refresh(self) -> None:
         """Reads the dispatcher again, for libraries that were loaded since."""

@@ -37,6 +37,7 @@ def row(op, *, total_us, host_us=None, hot_us=None, device_us=None, **change):
             "device": device,
         },
         "in_graph": False, "kernels_recorded": [], "kernels_us": None, "bytes": 4,
+        "flops": None, "tflops": None,
         "kernel_check": {"state": "UNKNOWN", "why": "", "missing": [], "extra": []},
         "schemas_rejected": [], "status": "ok", "reason": None, "detail": "", "assumptions": [],
         "recipe": None, "schema": f"{op}()", "timing": timing, **change,

@@ -17,7 +17,7 @@ from opreplay.trace.steps import parse_step
 FULL = row(
     overload="out", inputs="float[2,3]", step="decode", count=3,
     batch=parse_step("step[DECODE bs=2]"), device=RecordedTimes(1.0, 2.0, 0.5), in_graph=True,
-    kernels_recorded=(("gemm", 2),), kernels_us={"gemm": 1.5}, bytes=72,
+    kernels_recorded=(("gemm", 2),), kernels_us={"gemm": 1.5}, bytes=72, flops=96,
     kernels_replayed=(("gemm", 1),),
     schemas_rejected=(("aten::mm.out", "too many"),),
     detail="a detail", assumptions=("a guess",), recipe="zipf", schema="aten::mm(Tensor self)",

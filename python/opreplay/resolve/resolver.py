@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
+from torch._ops import OpOverload
 
 from opreplay import _C
 from opreplay.resolve.call import Argument, ResolvedCall
@@ -165,9 +166,7 @@ class Resolver:
             raise LookupError(f"no module here has a function {resolved.resolved_op}")
         return found
 
-    def from_python(
-        self, resolved: ResolvedCall
-    ) -> tuple[Callable[..., object], dict[str, object]]:
+    def from_python(self, resolved: ResolvedCall) -> tuple[OpOverload, dict[str, object]]:
         """What calls an operator from Python; the defaults of what it takes by name only.
 
         Raises:
@@ -176,7 +175,7 @@ class Resolver:
         self.operator(resolved)
         namespace, _, name = resolved.resolved_op.partition("::")
         overloads = getattr(getattr(torch.ops, namespace), name)
-        function = getattr(overloads, resolved.overload or "default")
+        function: OpOverload = getattr(overloads, resolved.overload or "default")
         named = [one for one in function._schema.arguments if one.kwarg_only]
         return function, {one.name: one.default_value for one in named}
 
