@@ -1153,8 +1153,9 @@ def test_the_pages_of_a_prefill_follow_the_layout_of_its_cache(
          "4000 tokens for a cache of 3200 slots"),
         ("_C::selective_scan_fwd", scan(UNTOLD) | {"ssm_states": half(8, 32, 16)},
          "8 sequences for 7 states"),
-        ("_C_cache_ops::cp_gather_cache", gather_cp(UNTOLD) | {"block_table": i32(8, 1)},
-         "sequence 0 takes 2 blocks"),
+        ("_C_cache_ops::gather_and_maybe_dequant_cache",
+         gather_dequant(UNTOLD) | {"block_table": i32(8, 1)},
+         "num_tokens is 250, the buffer has 250 rows and the blocks hold 128"),
         ("aiter::mla_reduce_v1",
          {"partial_output": half(8, 8, 64), "partial_lse": t("float", 8, 8),
           "reduce_indptr": i32(9), "reduce_partial_map": i32(8), "max_seqlen_q": number(1),
@@ -1174,6 +1175,22 @@ def test_states_without_indices_are_those_of_the_rows(resolver, tmp_path):
     recorded = conv_update(UNTOLD) | {"conv_state_indices": NOTHING}
     inputs = inputs_of(resolver, tmp_path, "sgl_kernel::causal_conv1d_update", recorded)
     assert inputs["row"].recipe == "each sequence has the state of its own row"
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "total"),
+    [
+        ("_C_cache_ops::gather_and_maybe_dequant_cache", gather_dequant, 250),
+        ("_C_cache_ops::cp_gather_cache", gather_cp, 8 * WIDTH * BLOCK),
+    ],
+)
+def test_a_workspace_has_more_rows_than_are_gathered(resolver, tmp_path, name, form, total):
+    inputs = inputs_of(resolver, tmp_path, name, form(UNTOLD) | {"dst": half(65536, 72)})
+    lengths = rules.starts(inputs["cu_seq_lens"].tolist(), total=total)
+    table = inputs["block_table"].tolist()
+    rules.block_table(table, lengths, block_size=BLOCK, blocks=BLOCKS)
+    told = [s for s in inputs["row"].assumptions if "65536 rows" in s]
+    assert len(told) == (form is gather_cp)
 
 
 def renamed(resolved, name):
