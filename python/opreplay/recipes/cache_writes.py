@@ -245,7 +245,7 @@ def _gathered(call: RecipeCall, held: int) -> int:
     """
     room = call.tensor("dst" if call.has_tensor("dst") else "dst_k").dims[0]
     if call.has("num_tokens"):
-        told = call.value("num_tokens")
+        told = int(call.value("num_tokens"))
         if told > min(room, held):
             raise RecipeError(
                 f"num_tokens is {told}, the buffer has {room} rows and the blocks hold {held}"
