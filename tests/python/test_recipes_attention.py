@@ -1178,6 +1178,21 @@ def test_states_without_indices_are_those_of_the_rows(resolver, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("name", "form", "said"),
+    [
+        ("_vllm_fa2_C::varlen_fwd", fa2, "80 of 100 rows of queries"),
+        ("aiter::mha_varlen_fwd", rows, "2 of 100 rows of keys"),
+    ],
+)
+def test_rows_beyond_the_recorded_longest_are_told_to_be_padding(
+    resolver, tmp_path, name, form, said
+):
+    inputs = inputs_of(resolver, tmp_path, name, form(Batch(2, 100, 40)))
+    assert inputs["cu_seqlens_q"].tolist() == [0, 40, 80]
+    assert any(sentence.startswith(said) for sentence in inputs["row"].assumptions)
+
+
+@pytest.mark.parametrize(
     ("name", "form", "total"),
     [
         ("_C_cache_ops::gather_and_maybe_dequant_cache", gather_dequant, 250),
