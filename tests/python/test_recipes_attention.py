@@ -614,6 +614,7 @@ FORMS = {
     "aiter::rotary_embedding_fwd": (rotary_aiter, VARLEN),
     "_C::compute_slot_mapping_kernel_impl": (slot_mapping, VARLEN),
     "_C_cache_ops::gather_and_maybe_dequant_cache": (gather_dequant, VARLEN),
+    "_C_cache_ops::gather_cache": (gather_cp, VARLEN),
     "_C_cache_ops::cp_gather_cache": (gather_cp, VARLEN),
     "_C_cache_ops::cp_gather_and_upconvert_fp8_kv_cache": (gather_upconvert, VARLEN),
     "_C_cache_ops::cp_gather_indexer_k_quant_cache": (gather_indexer, VARLEN),

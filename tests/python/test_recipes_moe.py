@@ -501,6 +501,7 @@ ALIGN = {
 @pytest.mark.parametrize(
     ("op", "extra"),
     [("_moe_C::moe_align_block_size", {}),
+     ("_moe_C::sgl_moe_align_block_size", {}),
      ("_moe_C::moe_align_block_size", {"maybe_expert_map": i32(E)}),
      ("aiter::moe_align_block_size", {"token_nums": i32(25)})],
 )  # fmt: skip
@@ -692,6 +693,9 @@ BATCHED = {
         "input_global_scale": f32(E), "mask": i32(E), "use_silu_and_mul": True,
     },
 }  # fmt: skip
+
+
+BATCHED["_C::get_cutlass_pplx_moe_mm_data"] = BATCHED["_C::get_cutlass_batched_moe_mm_data"]
 
 
 @pytest.mark.parametrize("op", BATCHED)

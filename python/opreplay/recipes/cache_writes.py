@@ -198,6 +198,7 @@ def _rows(call: RecipeCall) -> int:
 
 @recipe(
     "_C_cache_ops::gather_and_maybe_dequant_cache",
+    "_C_cache_ops::gather_cache",
     "_C_cache_ops::cp_gather_cache",
     "_C_cache_ops::cp_gather_indexer_k_quant_cache",
     "_C_cache_ops::cp_gather_and_upconvert_fp8_kv_cache",

@@ -155,6 +155,7 @@ def _write_strides(call: RecipeCall, n: int, k: int) -> None:
 @recipe(
     "_moe_C::batched_moe_align_block_size",
     "_C::get_cutlass_batched_moe_mm_data",
+    "_C::get_cutlass_pplx_moe_mm_data",
     "_C::persistent_masked_m_silu_mul_quant",
     "sgl_kernel::silu_and_mul_scaled_fp4_experts_quant",
     parameters=PARAMETERS,
