@@ -1227,6 +1227,41 @@ def test_r7_an_argument_under_another_name_fails_the_recipe(resolver, tmp_path, 
     assert "it has out, " in made.detail
 
 
+# Without them a kernel has no sequences, no keys, or nowhere to find them.
+NEEDED = {
+    "_vllm_fa2_C::varlen_fwd": ("cu_seqlens_q",),
+    "flash_attn::_flash_attn_varlen_forward": ("cu_seqlens_q",),
+    "flash_attn::_flash_attn_varlen_backward": ("cu_seqlens_q",),
+    "aiter::mha_varlen_fwd": ("cu_seqlens_q",),
+    "aiter::fmha_v3_varlen_fwd": ("cu_seqlens_q",),
+    "aiter::mha_varlen_bwd": ("cu_seqlens_q",),
+    "aiter::fmha_v3_varlen_bwd": ("cu_seqlens_q",),
+    "aiter::mha_batch_prefill": ("cu_seqlens_q", "kv_indptr", "kv_page_indices"),
+    "_C::sm100_cutlass_mla_decode": ("seq_lens", "page_table"),
+    "sgl_kernel::cutlass_mla_decode": ("seq_lens", "page_table"),
+    "sgl_kernel::fwd_kvcache_mla": ("seqlens_k", "block_table"),
+    "_C_cache_ops::gather_and_maybe_dequant_cache": ("block_table", "cu_seq_lens"),
+    "_C_cache_ops::cp_gather_cache": ("block_table", "cu_seq_lens"),
+    "_C_cache_ops::cp_gather_and_upconvert_fp8_kv_cache": ("block_table", "seq_lens"),
+    "_C_cache_ops::cp_gather_indexer_k_quant_cache": ("block_table", "cu_seq_lens"),
+    "_C_cache_ops::reshape_and_cache": ("slot_mapping",),
+    "_C_cache_ops::reshape_and_cache_flash": ("slot_mapping",),
+    "_C_cache_ops::concat_and_cache_mla": ("slot_mapping",),
+    "_C::rotary_embedding": ("positions",),
+}
+
+
+@pytest.mark.parametrize(("name", "needed"), NEEDED.items(), ids=NEEDED)
+def test_r7_what_a_kernel_needs_fails_under_another_name(resolver, tmp_path, name, needed):
+    form, _ = FORMS[name]
+    (call,) = calls_of(tmp_path, event_of(name, form(UNTOLD))).values()
+    for argument in needed:
+        changed = renamed(resolver.resolve(call), argument)
+        made = make_inputs(changed, device="cpu", seed=0, memory_budget=1 << 30)
+        assert getattr(made, "reason", None) == "recipe_failed", argument
+        assert "unheard_of" in made.detail.partition("; it has ")[2], argument
+
+
 def test_r7_integers_under_another_name_are_never_zero_in_silence(resolver, tmp_path):
     seen = {name: form for name, form, batch in CASES if batch is UNTOLD}
     events = [event_of(name, form(UNTOLD)) for name, form in seen.items()]

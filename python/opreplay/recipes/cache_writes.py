@@ -213,6 +213,7 @@ def gather_cache(call: RecipeCall) -> str:
     table = tensor_named(call, BLOCK_TABLES)
     if table is None:
         raise RecipeError(f"{call.op} has no block table; it has {', '.join(call.names)}")
+    call.require("cu_seq_lens", "seq_lens")
     sequences, width = table.dims
     each = min(width, pool.blocks // max(sequences, 1)) * pool.block_size
     rows = _gathered(call, sequences * each)
