@@ -149,6 +149,8 @@ SCHEMAS = {
         "Tensor scale, Tensor? seq_starts) -> ()",
         "cp_gather_cache(Tensor src_cache, Tensor! dst, Tensor block_table, Tensor cu_seq_lens, "
         "int batch_size, Tensor? seq_starts) -> ()",
+        "gather_cache(Tensor src_cache, Tensor! dst, Tensor block_table, Tensor cu_seq_lens, "
+        "int batch_size, Tensor? seq_starts) -> ()",
         "cp_gather_indexer_k_quant_cache(Tensor kv_cache, Tensor! dst_k, Tensor! dst_scale, "
         "Tensor block_table, Tensor cu_seq_lens) -> ()",
         "cp_gather_and_upconvert_fp8_kv_cache(Tensor src_cache, Tensor! dst, Tensor block_table, "

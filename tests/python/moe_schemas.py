@@ -230,6 +230,8 @@ VLLM = [
     "_moe_C::moe_align_block_size(Tensor topk_ids, int num_experts, int block_size, "
     "Tensor! sorted_token_ids, Tensor! experts_ids, Tensor! num_tokens_post_pad, "
     "Tensor? maybe_expert_map) -> ()",
+    "_moe_C::sgl_moe_align_block_size(Tensor topk_ids, int num_experts, int block_size, "
+    "Tensor! sorted_token_ids, Tensor! experts_ids, Tensor! num_tokens_post_pad) -> ()",
     "_moe_C::batched_moe_align_block_size(int max_tokens_per_batch, int block_size, "
     "Tensor expert_num_tokens, Tensor! sorted_token_ids, Tensor! experts_ids, "
     "Tensor! num_tokens_post_pad) -> ()",
@@ -279,6 +281,9 @@ VLLM = [
     "_C::get_cutlass_moe_mm_problem_sizes_from_expert_offsets(Tensor expert_first_token_offset, "
     "Tensor! problem_sizes1, Tensor! problem_sizes2, int n, int k, bool swap_ab) -> ()",
     "_C::get_cutlass_batched_moe_mm_data(Tensor! expert_offsets, Tensor! problem_sizes1, "
+    "Tensor! problem_sizes2, Tensor expert_num_tokens, int num_local_experts, int padded_m, "
+    "int n, int k) -> ()",
+    "_C::get_cutlass_pplx_moe_mm_data(Tensor! expert_offsets, Tensor! problem_sizes1, "
     "Tensor! problem_sizes2, Tensor expert_num_tokens, int num_local_experts, int padded_m, "
     "int n, int k) -> ()",
     "_C::persistent_masked_m_silu_mul_quant(Tensor input, Tensor counts, Tensor! y_q, "

@@ -614,6 +614,7 @@ FORMS = {
     "aiter::rotary_embedding_fwd": (rotary_aiter, VARLEN),
     "_C::compute_slot_mapping_kernel_impl": (slot_mapping, VARLEN),
     "_C_cache_ops::gather_and_maybe_dequant_cache": (gather_dequant, VARLEN),
+    "_C_cache_ops::gather_cache": (gather_cp, VARLEN),
     "_C_cache_ops::cp_gather_cache": (gather_cp, VARLEN),
     "_C_cache_ops::cp_gather_and_upconvert_fp8_kv_cache": (gather_upconvert, VARLEN),
     "_C_cache_ops::cp_gather_indexer_k_quant_cache": (gather_indexer, VARLEN),
@@ -1153,8 +1154,9 @@ def test_the_pages_of_a_prefill_follow_the_layout_of_its_cache(
          "4000 tokens for a cache of 3200 slots"),
         ("_C::selective_scan_fwd", scan(UNTOLD) | {"ssm_states": half(8, 32, 16)},
          "8 sequences for 7 states"),
-        ("_C_cache_ops::cp_gather_cache", gather_cp(UNTOLD) | {"block_table": i32(8, 1)},
-         "sequence 0 takes 2 blocks"),
+        ("_C_cache_ops::gather_and_maybe_dequant_cache",
+         gather_dequant(UNTOLD) | {"block_table": i32(8, 1)},
+         "num_tokens is 250, the buffer has 250 rows and the blocks hold 128"),
         ("aiter::mla_reduce_v1",
          {"partial_output": half(8, 8, 64), "partial_lse": t("float", 8, 8),
           "reduce_indptr": i32(9), "reduce_partial_map": i32(8), "max_seqlen_q": number(1),
@@ -1176,6 +1178,37 @@ def test_states_without_indices_are_those_of_the_rows(resolver, tmp_path):
     assert inputs["row"].recipe == "each sequence has the state of its own row"
 
 
+@pytest.mark.parametrize(
+    ("name", "form", "said"),
+    [
+        ("_vllm_fa2_C::varlen_fwd", fa2, "80 of 100 rows of queries"),
+        ("aiter::mha_varlen_fwd", rows, "2 of 100 rows of keys"),
+    ],
+)
+def test_rows_beyond_the_recorded_longest_are_told_to_be_padding(
+    resolver, tmp_path, name, form, said
+):
+    inputs = inputs_of(resolver, tmp_path, name, form(Batch(2, 100, 40)))
+    assert inputs["cu_seqlens_q"].tolist() == [0, 40, 80]
+    assert any(sentence.startswith(said) for sentence in inputs["row"].assumptions)
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "total"),
+    [
+        ("_C_cache_ops::gather_and_maybe_dequant_cache", gather_dequant, 250),
+        ("_C_cache_ops::cp_gather_cache", gather_cp, 8 * WIDTH * BLOCK),
+    ],
+)
+def test_a_workspace_has_more_rows_than_are_gathered(resolver, tmp_path, name, form, total):
+    inputs = inputs_of(resolver, tmp_path, name, form(UNTOLD) | {"dst": half(65536, 72)})
+    lengths = rules.starts(inputs["cu_seq_lens"].tolist(), total=total)
+    table = inputs["block_table"].tolist()
+    rules.block_table(table, lengths, block_size=BLOCK, blocks=BLOCKS)
+    told = [s for s in inputs["row"].assumptions if "65536 rows" in s]
+    assert len(told) == (form is gather_cp)
+
+
 def renamed(resolved, name):
     arguments = tuple(
         dataclasses.replace(a, name="unheard_of") if a.name == name else a
@@ -1192,6 +1225,41 @@ def test_r7_an_argument_under_another_name_fails_the_recipe(resolver, tmp_path, 
     assert made.reason == "recipe_failed"
     assert f"_C::paged_attention_v1 has no argument {name!r}" in made.detail
     assert "it has out, " in made.detail
+
+
+# Without them a kernel has no sequences, no keys, or nowhere to find them.
+NEEDED = {
+    "_vllm_fa2_C::varlen_fwd": ("cu_seqlens_q",),
+    "flash_attn::_flash_attn_varlen_forward": ("cu_seqlens_q",),
+    "flash_attn::_flash_attn_varlen_backward": ("cu_seqlens_q",),
+    "aiter::mha_varlen_fwd": ("cu_seqlens_q",),
+    "aiter::fmha_v3_varlen_fwd": ("cu_seqlens_q",),
+    "aiter::mha_varlen_bwd": ("cu_seqlens_q",),
+    "aiter::fmha_v3_varlen_bwd": ("cu_seqlens_q",),
+    "aiter::mha_batch_prefill": ("cu_seqlens_q", "kv_indptr", "kv_page_indices"),
+    "_C::sm100_cutlass_mla_decode": ("seq_lens", "page_table"),
+    "sgl_kernel::cutlass_mla_decode": ("seq_lens", "page_table"),
+    "sgl_kernel::fwd_kvcache_mla": ("seqlens_k", "block_table"),
+    "_C_cache_ops::gather_and_maybe_dequant_cache": ("block_table", "cu_seq_lens"),
+    "_C_cache_ops::cp_gather_cache": ("block_table", "cu_seq_lens"),
+    "_C_cache_ops::cp_gather_and_upconvert_fp8_kv_cache": ("block_table", "seq_lens"),
+    "_C_cache_ops::cp_gather_indexer_k_quant_cache": ("block_table", "cu_seq_lens"),
+    "_C_cache_ops::reshape_and_cache": ("slot_mapping",),
+    "_C_cache_ops::reshape_and_cache_flash": ("slot_mapping",),
+    "_C_cache_ops::concat_and_cache_mla": ("slot_mapping",),
+    "_C::rotary_embedding": ("positions",),
+}
+
+
+@pytest.mark.parametrize(("name", "needed"), NEEDED.items(), ids=NEEDED)
+def test_r7_what_a_kernel_needs_fails_under_another_name(resolver, tmp_path, name, needed):
+    form, _ = FORMS[name]
+    (call,) = calls_of(tmp_path, event_of(name, form(UNTOLD))).values()
+    for argument in needed:
+        changed = renamed(resolver.resolve(call), argument)
+        made = make_inputs(changed, device="cpu", seed=0, memory_budget=1 << 30)
+        assert getattr(made, "reason", None) == "recipe_failed", argument
+        assert "unheard_of" in made.detail.partition("; it has ")[2], argument
 
 
 def test_r7_integers_under_another_name_are_never_zero_in_silence(resolver, tmp_path):

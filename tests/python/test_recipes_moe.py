@@ -1,5 +1,6 @@
 """Every MoE operator, from a recorded event to arguments that the rules of its kernel accept."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import moe_rules as rule
@@ -500,6 +501,7 @@ ALIGN = {
 @pytest.mark.parametrize(
     ("op", "extra"),
     [("_moe_C::moe_align_block_size", {}),
+     ("_moe_C::sgl_moe_align_block_size", {}),
      ("_moe_C::moe_align_block_size", {"maybe_expert_map": i32(E)}),
      ("aiter::moe_align_block_size", {"token_nums": i32(25)})],
 )  # fmt: skip
@@ -693,6 +695,9 @@ BATCHED = {
 }  # fmt: skip
 
 
+BATCHED["_C::get_cutlass_pplx_moe_mm_data"] = BATCHED["_C::get_cutlass_batched_moe_mm_data"]
+
+
 @pytest.mark.parametrize("op", BATCHED)
 def test_batches_of_experts_are_partly_in_use(tmp_path, op):
     a = made(tmp_path, op, **BATCHED[op])
@@ -827,3 +832,35 @@ def test_the_seed_of_the_run_chooses_the_routing(tmp_path):
     ]
     assert ids[0] == ids[1]
     assert ids[0] != ids[2]
+
+
+# Tables that a kernel reads, by the names that its libraries give them.
+TABLES = {
+    "sorted_token_ids", "sorted_ids", "sorted_expert_ids", "expert_ids", "num_valid_ids",
+    "max_token_ids", "cumsum_tensor", "num_tokens_post_pad", "num_tokens_post_padded",
+    "num_tokens_past_padded", "expert_offsets", "problem_sizes", "input_offset_by_experts",
+    "sf_offsets", "blockscale_offsets", "output_scale_offset_by_experts",
+}  # fmt: skip
+TABLED = {
+    **{f"aiter::{op}": (named, TABLES) for op, named in AITER_SORTED.items()},
+    **{op: (named, TABLES) for op, named in (VLLM_SORTED | GROUPED).items()},
+    **{op: (named, {"topk_ids", "topk_id"}) for op, named in ROUTED.items()},
+    **{op: (named, {"expert_num_tokens", "counts", "mask"}) for op, named in BATCHED.items()},
+}
+del TABLED["_moe_C::moe_sum"]  # Its ids are optional.
+
+
+@pytest.mark.parametrize("op", TABLED)
+def test_r7_a_table_under_another_name_fails_with_the_names_there(tmp_path, op):
+    named, tables = TABLED[op]
+    resolved = resolved_of(tmp_path, op, **named)
+    assert named.keys() & tables
+    for name in named.keys() & tables:
+        arguments = tuple(
+            replace(a, name="unheard_of") if a.name == name else a for a in resolved.arguments
+        )
+        changed = replace(resolved, arguments=arguments)
+        made = make_inputs(changed, device="cpu", seed=0, memory_budget=1 << 30)
+        assert getattr(made, "reason", None) == "recipe_failed", name
+        assert f"{op} has no argument" in made.detail, name
+        assert "unheard_of" in made.detail.partition("; it has ")[2], name

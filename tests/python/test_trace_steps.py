@@ -65,6 +65,12 @@ def test_each_form_of_the_engines_is_read(name, context, generation):
         "dummy_decode[bs=4 tok=4]",
         "step[IDLE bs=0]",
         "step[x]",
+        "step[MIXED bs=2 ext=20 dec=3]",
+        "decode[bs=3 tok=9 p=4]",
+        "decode[bs=5 tok=2 d=3 p=2]",
+        "prefill[bs=2 tok=30 ctx=[10, 8]]",
+        "execute_18_context_2(sq18sk17sqsq164sqsk164)_generation_0(sq0sk0sqsq0sqsk0)",
+        "execute_context_2(18)_generation_-5(5)",
     ],
 )
 def test_other_names_tell_nothing_of_a_batch(name):

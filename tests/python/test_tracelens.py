@@ -465,7 +465,7 @@ def test_r6_the_annotation_join_and_the_initializer_know_the_same_exact_names():
     assert all(find_recipe(name) is not None for name in MoeRoutingInit.op_patterns)
 
 
-def test_r7_arguments_are_found_by_name_and_a_missing_name_touches_nothing(register):
+def test_r7_arguments_are_found_by_name_and_a_missing_name_fails_the_replay(register):
     seen = []
 
     def initialize(self, replayer):

@@ -198,6 +198,7 @@ def _rows(call: RecipeCall) -> int:
 
 @recipe(
     "_C_cache_ops::gather_and_maybe_dequant_cache",
+    "_C_cache_ops::gather_cache",
     "_C_cache_ops::cp_gather_cache",
     "_C_cache_ops::cp_gather_indexer_k_quant_cache",
     "_C_cache_ops::cp_gather_and_upconvert_fp8_kv_cache",
@@ -212,8 +213,10 @@ def gather_cache(call: RecipeCall) -> str:
     table = tensor_named(call, BLOCK_TABLES)
     if table is None:
         raise RecipeError(f"{call.op} has no block table; it has {', '.join(call.names)}")
+    call.require("cu_seq_lens", "seq_lens")
     sequences, width = table.dims
-    rows = call.tensor("dst" if call.has_tensor("dst") else "dst_k").dims[0]
+    each = min(width, pool.blocks // max(sequences, 1)) * pool.block_size
+    rows = _gathered(call, sequences * each)
     lengths = split(rows, sequences)
     if sequences > 1:
         call.assume("the trace has no lengths: the gathered rows are split evenly")
@@ -234,3 +237,22 @@ def gather_cache(call: RecipeCall) -> str:
         tensor.fill_integers(0, 1)
     call.fill_floats(0.5, 1.5, *SCALES)
     return f"{rows} rows of {sequences} sequences; blocks distinct in [0, {pool.blocks})"
+
+
+def _gathered(call: RecipeCall, held: int) -> int:
+    """Returns the rows that are gathered: as told, or all that the buffer and the blocks hold.
+
+    Raises:
+        RecipeError: More are told than the blocks hold.
+    """
+    room = call.tensor("dst" if call.has_tensor("dst") else "dst_k").dims[0]
+    if call.has("num_tokens"):
+        told = int(call.value("num_tokens"))
+        if told > min(room, held):
+            raise RecipeError(
+                f"num_tokens is {told}, the buffer has {room} rows and the blocks hold {held}"
+            )
+        return told
+    if room > held:
+        call.assume(f"the buffer has {room} rows, of which the blocks fill {held}")
+    return min(room, held)

@@ -71,6 +71,11 @@ def flash_attention(call: RecipeCall) -> str:
     likewise, each sequence's own or chosen by an index.
     """
     query, key = call.tensor(_one_of(call, ("q", "query"))), call.tensor(_one_of(call, KEYS))
+    if len(query.dims) == 3:
+        _one_of(call, QUERY_STARTS)
+    if tensor_named(call, PAGES) is not None or tensor_named(call, PAGE_STARTS) is not None:
+        _one_of(call, PAGES)
+        _one_of(call, PAGE_STARTS)
     starts = tensor_named(call, QUERY_STARTS)
     sequences = query.dims[0] if starts is None else starts.numel - 1
     queries = query.numel // max(query.dims[-1] * query.dims[-2], 1)

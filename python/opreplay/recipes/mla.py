@@ -41,6 +41,8 @@ __all__: list[str] = []
 def cutlass_mla(call: RecipeCall) -> str:
     """One query for each sequence; the cache is [blocks, block, D]."""
     pool = read_pool(call, "kv_c_and_k_pe_cache", rank=3, block_dim=1)
+    call.require(*KEY_LENGTHS)
+    call.require(*BLOCK_TABLES)
     query = call.tensor("q_nope").dims
     batch = choose_paged(call, pool, query[0], query[0], decode=True)
     return f"{batch}; {write_keys(call, batch, pool)}"
@@ -57,6 +59,8 @@ def cutlass_mla(call: RecipeCall) -> str:
 def flash_mla(call: RecipeCall) -> str:
     """As many queries for each sequence; the cache is [blocks, block, heads, D]."""
     pool = read_pool(call, "kv_cache", rank=4, block_dim=1)
+    call.require(*KEY_LENGTHS)
+    call.require(*BLOCK_TABLES)
     query = call.tensor("q").dims
     batch = choose_paged(call, pool, query[0], query[0] * query[1], decode=True)
     told = write_keys(call, batch, pool)

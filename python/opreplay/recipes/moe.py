@@ -70,6 +70,7 @@ def routed_tokens(call: RecipeCall) -> str | None:
 
 @recipe(
     "_moe_C::moe_align_block_size",
+    "_moe_C::sgl_moe_align_block_size",
     "sgl_kernel::moe_align_block_size",
     "aiter::moe_align_block_size",
     parameters=PARAMETERS,

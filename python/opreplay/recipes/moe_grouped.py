@@ -86,7 +86,8 @@ def grouped_rows(call: RecipeCall) -> str:
     n, k = _columns(call), _depth(call)
     table = grouped_gemm(routing.topk_ids, experts, n=n, k=k)
     starts.write(table.offsets_exclusive[: starts.numel].to(starts.dtype))
-    for problems in call.present("problem_sizes"):
+    if found(call, "b_tensors", "b", "quant_output", "problem_sizes"):
+        problems = call.tensor("problem_sizes")
         assert table.problem_sizes is not None
         problems.write(table.problem_sizes.to(problems.dtype))
     _write_scale_starts(call, routing.topk_ids, experts)
@@ -128,16 +129,17 @@ def _depth(call: RecipeCall) -> int:
 
 def _write_scale_starts(call: RecipeCall, ids: torch.Tensor, experts: int) -> None:
     """Each expert's scales begin at whole blocks of rows, which the scales must have room for."""
-    for starts in call.present(*_SCALE_STARTS):
-        padded = grouped_gemm(ids, experts, align=SCALE_ROWS).offsets_exclusive
-        scales = found(call, "a_blockscale", "sfa", "output_scale", "scale_factor")
-        room = call.tensor(scales).dims[0] if scales else None
-        if room is not None and int(padded[-1]) > room:
-            raise RecipeError(
-                f"{scales} has {room} rows, {experts} experts in blocks of {SCALE_ROWS} need "
-                f"{int(padded[-1])}"
-            )
-        starts.write(padded[: starts.numel].to(starts.dtype))
+    scales = found(call, "a_blockscale", "sfa", "output_scale", "scale_factor")
+    if scales is None:
+        return
+    starts, room = tensor(call, *_SCALE_STARTS), call.tensor(scales).dims[0]
+    padded = grouped_gemm(ids, experts, align=SCALE_ROWS).offsets_exclusive
+    if int(padded[-1]) > room:
+        raise RecipeError(
+            f"{scales} has {room} rows, {experts} experts in blocks of {SCALE_ROWS} need "
+            f"{int(padded[-1])}"
+        )
+    starts.write(padded[: starts.numel].to(starts.dtype))
 
 
 def _write_strides(call: RecipeCall, n: int, k: int) -> None:
@@ -153,6 +155,7 @@ def _write_strides(call: RecipeCall, n: int, k: int) -> None:
 @recipe(
     "_moe_C::batched_moe_align_block_size",
     "_C::get_cutlass_batched_moe_mm_data",
+    "_C::get_cutlass_pplx_moe_mm_data",
     "_C::persistent_masked_m_silu_mul_quant",
     "sgl_kernel::silu_and_mul_scaled_fp4_experts_quant",
     parameters=PARAMETERS,

@@ -24,6 +24,9 @@ from opreplay.tables.moe import moe_align_block_size, moe_sorting
 __all__: list[str] = []
 
 SORTED_IDS = ("sorted_token_ids", "sorted_ids")
+BY_EXPERT = (*WEIGHTS, "w2", "down", "smooth_scale")
+"""[experts, ...]."""
+
 USUAL_BLOCK = 32
 """Rows of a block where neither the call nor a buffer of it tells."""
 
@@ -90,7 +93,9 @@ def sorted_pairs(call: RecipeCall) -> str:
     ids = tensor(call, *SORTED_IDS)
     tokens, top_k = _aiter_pairs(call)
     told = number(call, "block_m", "block_size_M", "MB")
-    blocks = call.tensor("sorted_expert_ids") if call.has("sorted_expert_ids") else None
+    # What only sorts scales has no weights, and no experts of blocks.
+    by_block = found(call, *BY_EXPERT) is not None or call.has("sorted_expert_ids")
+    blocks = call.tensor("sorted_expert_ids") if by_block else None
 
     def lengths(experts: int, block: int) -> tuple[int, ...]:
         return _aiter_lengths(tokens, experts, top_k, block)
@@ -153,8 +158,9 @@ def aligned_pairs(call: RecipeCall) -> str:
     """In vLLM and SGLang, kernels read the number of each pair, expert after expert."""
     ids = tensor(call, *SORTED_IDS)
     tokens, top_k = _vllm_pairs(call)
-    named = found(call, "expert_ids", "experts_ids")
-    blocks = call.tensor(named) if named else None
+    # The first Marlin kernel counts the rows of each expert itself.
+    counts_itself = call.has("topk_ids")
+    blocks = None if counts_itself else tensor(call, "expert_ids", "experts_ids")
 
     def lengths(experts: int, block: int) -> tuple[int, ...]:
         pairs = tokens * top_k
@@ -180,9 +186,10 @@ def aligned_pairs(call: RecipeCall) -> str:
     ids.write(table.sorted_token_ids)
     if blocks is not None:
         blocks.write(table.expert_ids)
-    for valid in call.present(
-        "num_tokens_post_pad", "num_tokens_post_padded", "num_tokens_past_padded"
-    ):
+    if not counts_itself:
+        valid = tensor(
+            call, "num_tokens_post_pad", "num_tokens_post_padded", "num_tokens_past_padded"
+        )
         valid.write(table.num_tokens_post_padded)
     fill_quantized(call)
     for weights in call.present("topk_weights"):
@@ -211,11 +218,7 @@ def _vllm_pairs(call: RecipeCall) -> tuple[int, int]:
 
 def _experts_here(call: RecipeCall) -> int | None:
     """Returns the experts that there are weights of, or that are told; all weights must agree."""
-    counts = {
-        name: call.tensor(name).dims[0]
-        for name in (*WEIGHTS, "w2", "down", "smooth_scale")
-        if call.has_tensor(name)
-    }
+    counts = {name: call.tensor(name).dims[0] for name in BY_EXPERT if call.has_tensor(name)}
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{name} has {count}" for name, count in counts.items())
         raise RecipeError(f"weights are of different numbers of experts: {told}")

@@ -79,6 +79,9 @@ def choose_batch(
         generating = decode or total <= sequences
         phase = Phase(min(total, sequences) if generating else sequences, total, None)
         step = Step(Phase(), phase) if generating else Step(phase, Phase())
+        if not generating:
+            lengths = split(total, sequences, longest=longest_query)
+            _tell_padding(call, "queries", total, lengths)
     # Engines put the sequences that decode first.
     generated = _generation(call, step.generation, longest, seed)
     bound = longest if exact and not step.generation.sequences else None
@@ -117,6 +120,8 @@ def choose_rows(
             call.assume("the trace has no lengths: the rows are split evenly below the longest")
         query_lens = split(queries, sequences, longest=longest_query)
         key_lens = _key_lengths(query_lens, keys, longest_keys)
+        _tell_padding(call, "queries", queries, query_lens)
+        _tell_padding(call, "keys", keys, key_lens)
         return Batch(_int32(query_lens), _int32(key_lens))
     generation, context = step.generation, step.context
     generating = split(generation.queries or 0, generation.sequences, longest=longest_query)
@@ -132,6 +137,14 @@ def choose_rows(
         key_lens = _key_lengths(query_lens, keys, longest_keys)
     padding = [0] * (sequences - len(query_lens))
     return Batch(_int32(query_lens + padding), _int32(key_lens + padding))
+
+
+def _tell_padding(call: RecipeCall, what: str, rows: int, lengths: list[int]) -> None:
+    if lengths and sum(lengths) < rows:
+        call.assume(
+            f"{sum(lengths)} of {rows} rows of {what} are all that {len(lengths)} sequences of the "
+            "recorded longest have: the others were taken as padding"
+        )
 
 
 def _key_lengths(query_lens: list[int], keys: int, longest: int | None) -> list[int]:

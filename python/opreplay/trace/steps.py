@@ -71,9 +71,17 @@ _LENGTHS = re.compile(r"ctx=\[?([\d, ]+)\]?(?!\.)")
 
 
 def parse_step(name: str) -> Step | None:
-    """Reads the name of an annotation; None if it tells nothing of a batch."""
+    """Reads the name of an annotation; None if it tells nothing of a batch that can be."""
     step = _parse(name)
-    return None if step is None else replace(step, annotation=name)
+    if step is None or not (_can_be(step.context) and _can_be(step.generation)):
+        return None
+    return replace(step, annotation=name)
+
+
+def _can_be(phase: Phase) -> bool:
+    """Tells whether the counts are no less than zero, and all new tokens are among the keys."""
+    queries = phase.queries or 0
+    return min(phase.sequences, queries) >= 0 and (phase.keys is None or phase.keys >= queries)
 
 
 def _parse(name: str) -> Step | None:
