@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from itertools import chain, repeat
 from typing import Any
 
@@ -18,6 +19,9 @@ _DIMS = "Input Dims"
 _OLD_DIMS = "Input dims"
 _STRIDES = "Input Strides"
 _VALUES = "Concrete Inputs"
+
+_argument = lru_cache(maxsize=1 << 14)(RecordedArgument)
+"""One object for all arguments that are alike: of ten in a trace, nine are."""
 
 
 def read_arguments(event: Mapping[str, Any]) -> tuple[RecordedArgument, ...] | None:
@@ -42,7 +46,7 @@ def read_arguments(event: Mapping[str, Any]) -> tuple[RecordedArgument, ...] | N
             repeat(None, count) if strides is None else _all_sizes(strides, count),
             repeat(None, count) if values is None else _texts(values, count),
         )
-        arguments = tuple(map(RecordedArgument, *columns))
+        arguments = tuple(map(_argument, *columns))
         indices = fields.get(RECOVERED)
         if isinstance(indices, RecordedArgument):
             arguments = (*arguments[:PLACE], indices, *arguments[PLACE + 1 :])
