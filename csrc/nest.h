@@ -29,4 +29,20 @@ struct NestedIntervals {
                                    std::span<const double> end,
                                    double tolerance);
 
+/// Nested intervals, as `nest` takes and returns them.
+struct IntervalTree {
+  std::span<const int64_t> thread;
+  std::span<const double> start, end;
+  std::span<const int64_t> parent;
+};
+
+/// Innermost interval around each span of time on a thread, or `kNoRow`.
+///
+/// It has started at `start` and doesn't end before `end`. Without threads (`thread` is empty)
+/// those of every thread count, and of these the one that started last.
+[[nodiscard]] std::vector<int64_t> innermost(const IntervalTree& tree,
+                                             std::span<const int64_t> thread,
+                                             std::span<const double> start,
+                                             std::span<const double> end);
+
 }  // namespace opreplay

@@ -5,9 +5,11 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -96,6 +98,25 @@ py::tuple nest_columns(const Column<int64_t>& thread,
   return py::make_tuple(array_of(found.parent), array_of(found.depth), array_of(found.size));
 }
 
+using TreeColumns = std::tuple<Column<int64_t>, Column<double>, Column<double>>;
+
+py::array_t<int64_t> innermost_rows(const TreeColumns& intervals,
+                                    const Column<int64_t>& parent,
+                                    const std::optional<Column<int64_t>>& threads,
+                                    const Column<double>& start,
+                                    const Column<double>& end) {
+  const auto& [thread, starts, ends] = intervals;
+  const auto count = thread.size();
+  if (starts.size() != count || ends.size() != count || parent.size() != count ||
+      end.size() != start.size() || (threads && threads->size() != start.size())) {
+    throw std::invalid_argument("expected columns of equal length");
+  }
+  return array_of(innermost({span_of(thread), span_of(starts), span_of(ends), span_of(parent)},
+                            threads ? span_of(*threads) : std::span<const int64_t>{},
+                            span_of(start),
+                            span_of(end)));
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_scan, module) {
@@ -107,6 +128,13 @@ PYBIND11_MODULE(_scan, module) {
              py::arg("end"),
              py::kw_only(),
              py::arg("tolerance"));
+  module.def("innermost",
+             &innermost_rows,
+             py::arg("intervals"),
+             py::arg("parent"),
+             py::arg("thread"),
+             py::arg("start"),
+             py::arg("end"));
   py::class_<Scanner>(module, "Scanner")
       .def(py::init([](const std::string& records_key,
                        const std::string& label_key,

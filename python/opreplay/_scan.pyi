@@ -11,6 +11,13 @@ _Ids = npt.NDArray[np.int64]
 def nest(
     thread: _Ids, start: _Floats, end: _Floats, *, tolerance: float
 ) -> tuple[_Ids, _Ids, _Ids]: ...
+def innermost(
+    intervals: tuple[_Ids, _Floats, _Floats],
+    parent: _Ids,
+    thread: _Ids | None,
+    start: _Floats,
+    end: _Floats,
+) -> _Ids: ...
 
 class Scanner:
     def __init__(

@@ -42,6 +42,40 @@ def test_intervals_nest_as_a_search_finds_them(intervals, tolerance):
     assert tuple(column.tolist() for column in found) == nested_by_search(rows, tolerance)
 
 
+def around_by_search(rows, parents, thread, start, end):
+    """Walks up from the last row of a thread that has started."""
+    row = max((i for i, r in enumerate(rows) if r[0] == thread and r[1] <= start), default=-1)
+    while row >= 0 and rows[row][2] < end:
+        row = parents[row]
+    return row
+
+
+@given(intervals=INTERVALS, asked=INTERVALS)
+def test_the_innermost_interval_around_a_span_is_found(intervals, asked):
+    rows = sorted((t, s, -d) for t, s, d in intervals)
+    rows = [(thread, start, start - minus) for thread, start, minus in rows]
+    parents, _, _ = nested_by_search(rows, 1.0)
+    columns = np.array(rows, np.float64).reshape(-1, 3).T
+    tree = (columns[0].astype(np.int64), columns[1], columns[2])
+    spans = np.array(asked, np.float64).reshape(-1, 3).T
+    thread, start, end = spans[0].astype(np.int64), spans[1], spans[1] + spans[2]
+    found = _scan.innermost(tree, np.array(parents, np.int64), thread, start, end)
+    one_by_one = [
+        [around_by_search(rows, parents, t, s, s + d) for t in range(3)] for _, s, d in asked
+    ]
+    assert found.tolist() == [
+        by_thread[t] for by_thread, (t, _, _) in zip(one_by_one, asked, strict=True)
+    ]
+    of_any = _scan.innermost(tree, np.array(parents, np.int64), None, start, end)
+    assert of_any.tolist() == [
+        max((row for row in by_thread if row >= 0), key=lambda row: rows[row][1], default=-1)
+        for by_thread in one_by_one
+    ]
+
+
 def test_columns_of_different_length_are_refused():
+    none, one, two = np.zeros(0, np.int64), np.zeros(1), np.zeros(2)
     with pytest.raises(ValueError, match="equal length"):
-        _scan.nest(np.zeros(2, np.int64), np.zeros(2), np.zeros(1), tolerance=1.0)
+        _scan.nest(np.zeros(2, np.int64), two, one, tolerance=1.0)
+    with pytest.raises(ValueError, match="equal length"):
+        _scan.innermost((none, one, two), none, None, one, one)

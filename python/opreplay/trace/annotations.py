@@ -27,14 +27,7 @@ def enclosing_annotations(ops: Events, annotations: Events) -> IdArray:
     """
     tree = nest(annotations)
     end = np.maximum(ops.start, ops.end - ROUNDING_US)
-    found = tree.climb(tree.innermost(ops.thread, ops.start), end)
+    found = tree.innermost(ops.thread, ops.start, end)
     alone = np.flatnonzero(found == NOTHING)
-    for thread in np.unique(annotations.thread):
-        other = np.full(len(alone), thread, np.int64)
-        row = tree.climb(tree.innermost(other, ops.start[alone]), end[alone])
-        best = found[alone]
-        later = (row != NOTHING) & (
-            (best == NOTHING) | (annotations.start[row] > annotations.start[best])
-        )
-        found[alone[later]] = row[later]
+    found[alone] = tree.innermost(None, ops.start[alone], end[alone])
     return found

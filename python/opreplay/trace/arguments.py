@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from itertools import chain, repeat
 from typing import Any
 
@@ -18,6 +19,9 @@ _DIMS = "Input Dims"
 _OLD_DIMS = "Input dims"
 _STRIDES = "Input Strides"
 _VALUES = "Concrete Inputs"
+
+_argument = lru_cache(maxsize=1 << 14)(RecordedArgument)
+"""One object for all arguments that are alike: of ten in a trace, nine are."""
 
 
 def read_arguments(event: Mapping[str, Any]) -> tuple[RecordedArgument, ...] | None:
@@ -42,7 +46,7 @@ def read_arguments(event: Mapping[str, Any]) -> tuple[RecordedArgument, ...] | N
             repeat(None, count) if strides is None else _all_sizes(strides, count),
             repeat(None, count) if values is None else _texts(values, count),
         )
-        arguments = tuple(map(RecordedArgument, *columns))
+        arguments = tuple(map(_argument, *columns))
         indices = fields.get(RECOVERED)
         if isinstance(indices, RecordedArgument):
             arguments = (*arguments[:PLACE], indices, *arguments[PLACE + 1 :])
@@ -89,7 +93,7 @@ def _list(fields: Mapping[str, Any], key: str) -> list[Any] | None:
 
 def _texts(entries: list[Any], count: int) -> list[str]:
     """Returns each entry as text, and ``""`` for those that are lacking."""
-    padded = entries + [""] * (count - len(entries))
+    padded = _padded(entries, "", count)
     return padded if set(map(type, padded)) <= {str} else list(map(_text, padded))
 
 
@@ -99,11 +103,15 @@ def _all_sizes(entries: list[Any], count: int) -> list[Dims]:
     Raises:
         TypeError: An entry is neither sizes nor lists of sizes.
     """
-    padded = entries + [[]] * (count - len(entries))
+    padded = _padded(entries, [], count)
     # Nearly every call has tensors only, which take no look at each entry.
     if set(map(type, padded)) <= {list} and set(map(type, chain.from_iterable(padded))) <= {int}:
         return list(map(tuple, padded))
     return list(map(_sizes, padded))
+
+
+def _padded(entries: list[Any], lacking: Any, count: int) -> list[Any]:
+    return entries if len(entries) == count else entries + [lacking] * (count - len(entries))
 
 
 def _text(entry: Any) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -64,9 +65,10 @@ def with_indices(ops: Events, tree: Nest, read: ReadArguments) -> Events:
         read: Reads the arguments of an event.
     """
     names = ops.names()
+    arguments_of = cache(lambda distinct: read(ops.examples[distinct]))
     lacking = [
-        name in INDEX_OPS and _lacks_indices(read(example))
-        for name, example in zip(names, ops.examples, strict=True)
+        name in INDEX_OPS and _lacks_indices(arguments_of(distinct))
+        for distinct, name in enumerate(names)
     ]
     if not any(lacking):
         return ops
@@ -77,8 +79,8 @@ def with_indices(ops: Events, tree: Nest, read: ReadArguments) -> Events:
         key = inside.tobytes()
         if key not in known:
             known[key] = own = int(ops.distinct[row])
-            inner = [_Inner(names[i], read(ops.examples[i]) or ()) for i in inside[1:].tolist()]
-            found = find_indices(read(ops.examples[own]) or (), inner)
+            inner = [_Inner(names[i], arguments_of(i) or ()) for i in inside[1:].tolist()]
+            found = find_indices(arguments_of(own) or (), inner)
             if found is not None:
                 known[key] = len(examples)
                 event = ops.examples[own]

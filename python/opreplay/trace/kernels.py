@@ -49,7 +49,7 @@ def link(lanes: Lanes, tree: Nest) -> Launches:
     belongs to the operator whose external id it carries.
     """
     launch = _matching(lanes.gpu.correlation, lanes.launch.correlation)
-    launch_owner = tree.innermost(lanes.launch.thread, lanes.launch.start)
+    launch_owner = tree.innermost(lanes.launch.thread, lanes.launch.start, lanes.launch.start)
     unlinked = launch == NOTHING
     owner = np.where(unlinked, NOTHING, pick(launch_owner, launch))
     # Some versions write the correlation number as the external id: that names no operator.

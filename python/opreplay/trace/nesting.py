@@ -38,25 +38,19 @@ class Nest:
     _start: FloatArray
     _end: FloatArray
 
-    def innermost(self, thread: IdArray, time: FloatArray) -> IdArray:
-        """Returns for each thread and time the row of the innermost event that runs then."""
-        found = np.full(len(time), NOTHING, np.int64)
-        for value in np.unique(thread):
-            low, high = np.searchsorted(self._thread, [value, value + 1])
-            asked = np.flatnonzero(thread == value)
-            at = np.searchsorted(self._start[low:high], time[asked], side="right") + low - 1
-            found[asked] = np.where(at < low, NOTHING, at)
-        return self.climb(found, time)
+    def innermost(self, thread: IdArray | None, start: FloatArray, end: FloatArray) -> IdArray:
+        """Returns for each span of time the row of the innermost event around it, or `NOTHING`.
 
-    def climb(self, row: IdArray, time: FloatArray) -> IdArray:
-        """Replaces each row by its innermost ancestor (or itself) that has not ended at `time`."""
-        row = row.copy()
-        active = np.flatnonzero(row != NOTHING)
-        while len(active):
-            active = active[self._end[row[active]] < time[active]]
-            row[active] = self.parent[row[active]]
-            active = active[row[active] != NOTHING]
-        return row
+        Args:
+            thread: Thread of each span; None for all threads, of which the event counts that
+                started last.
+            start: When the event must have started.
+            end: Until when it must have run.
+        """
+        found: IdArray = _scan.innermost(
+            (self._thread, self._start, self._end), self.parent, thread, start, end
+        )
+        return found
 
     def reduce(self, own: FloatArray, combine: np.ufunc) -> FloatArray:
         """Returns for each row the values of its subtree, combined."""

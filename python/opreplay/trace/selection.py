@@ -76,7 +76,8 @@ def select_rows(timeline: Timeline, selection: Selection) -> IdArray:
         ValueError: No annotation fits the scope.
     """
     names = timeline.lanes.op.names()
-    fitting = np.array([selection.fits(name) for name in names], bool)
+    fits = {name: selection.fits(name) for name in set(names)}
+    fitting = np.array([fits[name] for name in names], bool)
     selected: BoolArray = fitting[timeline.lanes.op.distinct]
     if selection.scope is not None:
         selected &= _inside(timeline.lanes.op, timeline.annotations, selection.scope)
