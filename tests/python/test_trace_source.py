@@ -7,7 +7,6 @@ import io
 import json
 import os
 import re
-import sys
 import threading
 from pathlib import Path
 
@@ -19,15 +18,6 @@ from opreplay.trace.source import read_pieces
 
 DOCUMENT = {"traceEvents": [event("aten::mm"), event("aten::add", ts=20)]}
 TEXT = json.dumps(DOCUMENT).encode()
-
-
-@pytest.fixture(params=["zlib", "isal"], autouse=True)
-def inflate(request, monkeypatch):
-    """Reads each file with zlib, and with its twin where that is installed."""
-    if request.param == "isal":
-        pytest.importorskip("isal.isal_zlib")
-    else:
-        monkeypatch.setitem(sys.modules, "isal", None)
 
 
 def failure_of(path: Path | str) -> str:

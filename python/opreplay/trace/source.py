@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import Queue
 from threading import Event, Thread
-from types import ModuleType
 from typing import BinaryIO
 
 from opreplay.trace.errors import TraceError
@@ -140,13 +139,12 @@ def _counted(stream: BinaryIO, size: int | None, progress: Progress | None) -> I
 
 def _inflated(path: str | Path, head: bytes, chunks: Iterator[bytes]) -> Iterator[bytes]:
     """Yields the uncompressed bytes of a gzip stream of one or more members."""
-    inflate = _inflate()
-    inflater = inflate.decompressobj(wbits=31)
+    inflater = zlib.decompressobj(wbits=31)
     consumed, data = 0, head
     while data:
         try:
             yield inflater.decompress(data)
-        except inflate.error as error:
+        except zlib.error as error:
             raise TraceError(
                 f"{path}: byte {consumed}: the gzip data is damaged ({error}); copy or record "
                 "the trace again"
@@ -157,7 +155,7 @@ def _inflated(path: str | Path, head: bytes, chunks: Iterator[bytes]) -> Iterato
             if not rest.strip(b"\0"):
                 data = next(chunks, b"")  # padding after the last member, as gzip allows
                 continue
-            inflater = inflate.decompressobj(wbits=31)
+            inflater = zlib.decompressobj(wbits=31)
             data = rest
         else:
             data = b"" if inflater.eof else next(chunks, b"")
@@ -166,15 +164,6 @@ def _inflated(path: str | Path, head: bytes, chunks: Iterator[bytes]) -> Iterato
             f"{path}: byte {consumed}: the gzip data ends before its end mark (truncated file); "
             "copy or record the trace again"
         )
-
-
-def _inflate() -> ModuleType:
-    """Returns zlib, or its twin of the extra `isal`, which takes a third as long."""
-    try:
-        from isal import isal_zlib
-    except ImportError:
-        return zlib
-    return isal_zlib
 
 
 def _refuse_foreign(path: str | Path, head: bytes) -> None:
