@@ -93,7 +93,7 @@ def _list(fields: Mapping[str, Any], key: str) -> list[Any] | None:
 
 def _texts(entries: list[Any], count: int) -> list[str]:
     """Returns each entry as text, and ``""`` for those that are lacking."""
-    padded = entries + [""] * (count - len(entries))
+    padded = _padded(entries, "", count)
     return padded if set(map(type, padded)) <= {str} else list(map(_text, padded))
 
 
@@ -103,11 +103,15 @@ def _all_sizes(entries: list[Any], count: int) -> list[Dims]:
     Raises:
         TypeError: An entry is neither sizes nor lists of sizes.
     """
-    padded = entries + [[]] * (count - len(entries))
+    padded = _padded(entries, [], count)
     # Nearly every call has tensors only, which take no look at each entry.
     if set(map(type, padded)) <= {list} and set(map(type, chain.from_iterable(padded))) <= {int}:
         return list(map(tuple, padded))
     return list(map(_sizes, padded))
+
+
+def _padded(entries: list[Any], lacking: Any, count: int) -> list[Any]:
+    return entries if len(entries) == count else entries + [lacking] * (count - len(entries))
 
 
 def _text(entry: Any) -> str:

@@ -21,7 +21,7 @@ def times_by_group(
         total: Time of each call.
         own: Time of each call that no child owns.
     """
-    order = np.lexsort((total, group))
+    order = _by_group(group, total)
     calls = np.bincount(group, minlength=count)
     present = np.flatnonzero(calls)
     first = (np.cumsum(calls) - calls)[present]
@@ -44,8 +44,16 @@ def times_by_group(
 
 def median_rows(group: IdArray, count: int, row: IdArray, key: FloatArray) -> IdArray:
     """Returns for each group the row with the (lower) median `key`; every group has a row."""
-    order = np.lexsort((key, group))
+    order = _by_group(group, key)
     calls = np.bincount(group, minlength=count)
     middle = np.cumsum(calls) - calls + (calls - 1) // 2
     chosen: IdArray = row[order[middle]]
     return chosen
+
+
+def _by_group(group: IdArray, key: FloatArray) -> IdArray:
+    """Returns the order by group, then `key`; what `lexsort` would, with one stable sort less."""
+    by_key = np.argsort(key, kind="stable")
+    places = np.sort(group[by_key] * len(key) + np.arange(len(key)))
+    order: IdArray = by_key[places % max(len(key), 1)]
+    return order

@@ -307,7 +307,9 @@ class Trace:
         if not len(events):
             return ()
         gpu = self.timeline.lanes.gpu
-        by_start = events[np.argsort(gpu.start[events], kind="stable")]
+        by_start = (
+            events[np.argsort(gpu.start[events], kind="stable")] if len(events) > 1 else events
+        )
         return tuple(names[distinct] for distinct in gpu.distinct[by_start].tolist())
 
 
