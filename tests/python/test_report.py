@@ -91,6 +91,20 @@ def printed(*rows, verbose=False, width=120, terminal=False):
     return stream.getvalue()
 
 
+def test_reasons_stand_in_the_order_of_their_time():
+    few = row(reason="failed", host=RecordedTimes(1.0, 9.0, 9.0), count=1)
+    more = row(reason="collective", host=RecordedTimes(1.0, 9.0, 9.0), count=2)
+    longer = row(reason="metadata_missing", host=RecordedTimes(1.0, 9.5, 9.5), count=1)
+    on_device = row(
+        reason="timed_out", host=RecordedTimes(1.0, 1.0, 1.0), device=RecordedTimes(2.0, 2.0, 2.0)
+    )
+    order = ["timed_out", "metadata_missing", "collective", "failed"]
+
+    assert list(report(few, more, longer, on_device).by_reason()) == order
+    text = printed(few, more, longer, on_device)
+    assert sorted(order, key=lambda reason: text.rindex(f"\n{reason} ")) == order
+
+
 @pytest.mark.parametrize("reason", [None, *REASONS])
 def test_status_follows_from_the_reason(reason):
     failures = {"failed", "crashed", "timed_out", "recipe_failed"}

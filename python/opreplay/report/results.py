@@ -67,6 +67,11 @@ class Share:
     device_us: float
     """Recorded device time of the operators themselves [microseconds]."""
 
+    @property
+    def time_and_calls(self) -> tuple[float, float, int]:
+        """What shares are ranked by: device time, host time where there is none, calls at last."""
+        return self.device_us, self.host_us, self.calls
+
     def to_json(self) -> dict[str, int | float]:
         """The share in the form that stands in a results file."""
         return {
@@ -118,9 +123,10 @@ class Report:
         return {status: share for status, share in shares.items() if share.signatures}
 
     def by_reason(self) -> dict[str, Share]:
-        """Adds the rows that are not ok up by reason; reasons without rows are left out."""
+        """Adds the rows that are not ok up by reason, that with most recorded time first."""
         shares = {r: share_of(row for row in self.rows if row.reason == r) for r in REASONS}
-        return {reason: share for reason, share in shares.items() if share.signatures}
+        there = [(reason, share) for reason, share in shares.items() if share.signatures]
+        return dict(sorted(there, key=lambda entry: entry[1].time_and_calls, reverse=True))
 
     def to_json(self) -> dict[str, Any]:
         """The run in the form of a results file."""
