@@ -723,9 +723,7 @@ def _script(options: argparse.Namespace) -> int:
 
 def _planned_calls(options: argparse.Namespace) -> list[PlannedCall]:
     if not is_plan(options.plan):
-        raise ValueError(
-            f"{options.plan}: is no plan; write one with: opreplay plan TRACE -o {options.plan}"
-        )
+        raise ValueError(f"{options.plan}: is no plan; write one with: opreplay plan TRACE -o PLAN")
     return read_plan(options.plan).select(_selection(options))
 
 
@@ -746,8 +744,8 @@ def _describing(options: argparse.Namespace) -> ReplayOptions:
 
 
 def _env(options: argparse.Namespace) -> int:
-    from opreplay.environment import default_device, describe_environment
+    from opreplay.environment import describe_environment, usable_device
 
-    environment = describe_environment(options.device or default_device())
+    environment = describe_environment(usable_device(options.device))
     print(orjson.dumps(environment.to_json(), option=orjson.OPT_INDENT_2).decode())
     return 0

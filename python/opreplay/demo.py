@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from opreplay.environment import default_device
+from opreplay.environment import usable_device
 
 __all__ = ["DecodeStep", "record_decode", "recorded_step"]
 
@@ -117,7 +117,7 @@ def record_decode(path: str | Path, *, device: str | None = None) -> None:
         path: Trace file to write; ``.gz`` is compressed.
         device: Where the model runs; the default is the accelerator if there is one.
     """
-    device = device or default_device()
+    device = usable_device(device)
     step = DecodeStep(device)
     tokens = torch.arange(step.sequences, device=device)
     activities = [ProfilerActivity.CPU]

@@ -17,7 +17,7 @@ from typing import Any
 
 from opreplay.accelerator import describe_accelerator
 
-__all__ = ["Environment", "default_device", "describe_environment"]
+__all__ = ["Environment", "default_device", "describe_environment", "usable_device"]
 
 _LIBRARIES = (
     *("aiter", "fbgemm-gpu", "flash-attn", "flashinfer-python", "mamba-ssm", "numpy", "sgl-kernel"),
@@ -105,6 +105,26 @@ def default_device() -> str:
 
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     return "cpu" if accelerator is None else accelerator.type
+
+
+def usable_device(device: str | None) -> str:
+    """Returns a device on which torch can make tensors here; the default one for None.
+
+    Raises:
+        ValueError: torch cannot use the device.
+    """
+    import torch
+
+    if device is None:
+        return default_device()
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # builds without CUDA assert
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"torch {torch.__version__} cannot use the device {device!r} here ({reason})"
+        ) from error
+    return device
 
 
 def describe_environment(device: str, *, threads: int | None = None) -> Environment:

@@ -60,6 +60,11 @@ _LAST_WORDS_BYTES = 4096
 _PR_SET_PDEATHSIG = 1
 
 
+def _told(error: Exception) -> str:
+    """What kept a worker from starting; a ValueError is a sentence for the user already."""
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+
+
 class WorkerError(RuntimeError):
     """A worker could not start, or its code raised outside of any operator."""
 
@@ -322,7 +327,7 @@ class InProcess(Generic[G, J, A]):
         try:
             self._greeting, self._handle = factory()
         except Exception as error:
-            raise WorkerError(f"{type(error).__name__}: {error}") from error
+            raise WorkerError(_told(error)) from error
 
     def greeting(self) -> G:
         """Returns what the loaded libraries have to tell."""
@@ -354,6 +359,11 @@ def _main(descriptor: int) -> None:
 def _serve(connection: Connection, factory: Factory[Any, Any, Any]) -> None:
     try:
         greeting, handle = factory()
+    except Exception as error:
+        traceback.print_exc()
+        connection.send(_Message("broken", _told(error)))
+        return
+    try:
         connection.send(_Message("ready", greeting))
         while True:
             try:

@@ -381,13 +381,13 @@ def prepare_process(options: ReplayOptions) -> tuple[Greeting, str]:
     """Gives a worker the namespaces and threads of the options; returns its greeting and device."""
     import torch
 
-    from opreplay.environment import default_device, describe_environment
+    from opreplay.environment import describe_environment, usable_device
 
     for namespace, modules in options.namespaces.items():
         register_namespace(namespace, *modules)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    device = options.device or default_device()
+    device = usable_device(options.device)
     environment = describe_environment(device, threads=options.threads)
     return Greeting(environment, _step_ops()), device
 

@@ -100,7 +100,9 @@ def _sizes(operator: PlannedOperator, recipe: Recipe | None, name: str) -> list[
         rank = len(tensors[argument].dims) if argument in tensors else 0
         if not (dim.isdecimal() and int(dim) < rank):
             there = [*_symbols(recipe), *_parameters(operator)]
-            there += [f"{one}.0 to .{len(t.dims) - 1}" for one, t in tensors.items() if t.dims]
+            for one, tensor in tensors.items():
+                last = len(tensor.dims) - 1
+                there += [f"{one}.0 to .{last}" if last else f"{one}.0"] if tensor.dims else []
             raise ValueError(
                 f"{operator.resolved_op} has no {part!r} to set; it has {', '.join(there)}"
             )

@@ -11,7 +11,7 @@ import torch
 
 import opreplay
 from opreplay import environment
-from opreplay.environment import default_device, describe_environment
+from opreplay.environment import default_device, describe_environment, usable_device
 
 
 def test_versions_are_those_of_the_libraries():
@@ -88,3 +88,14 @@ def test_the_package_has_no_other_names():
     assert callable(opreplay.do_bench)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = opreplay.nothing
+
+
+def test_a_device_that_torch_cannot_use_is_refused_in_a_sentence():
+    assert usable_device("cpu") == "cpu"
+    with pytest.raises(
+        ValueError, match=r"^torch 2\S+ cannot use the device 'foo' here \(Expected"
+    ):
+        usable_device("foo")
+    if not torch.xpu.is_available():
+        with pytest.raises(ValueError, match=r"cannot use the device 'xpu' here \("):
+            usable_device("xpu")
