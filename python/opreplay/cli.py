@@ -23,7 +23,7 @@ from opreplay import comparison_command, table_command
 from opreplay.arguments import share, tolerances, writable
 from opreplay.isolation import WorkerError
 from opreplay.options import OutputChecks, ReplayOptions
-from opreplay.plan import PlannedCall, PlannedOperator
+from opreplay.plan import Plan, PlannedCall, PlannedOperator
 from opreplay.plan_file import is_plan, read_plan, write_plan
 from opreplay.replay import Pool, Replay, key_of, make_plan, start_on_devices, start_worker
 from opreplay.report import inspect as inspecting
@@ -198,6 +198,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_running(sweep)
     _add_measuring(sweep)
     _add_results(sweep)
+    _add_long_run(sweep)
     sweep.set_defaults(steps=None)
 
     again = add("report", _report, "show a saved run again, or write it in another form")
@@ -486,29 +487,36 @@ def _run(options: argparse.Namespace) -> int:
         )
     if options.graph_launches is not None and is_plan(options.source):
         raise ValueError(f"{options.source}: is a plan; --graph-launches goes with a trace")
+    replay_options = replace(_replay_options(options), outputs=_output_checks(options))
+    return _replay_all(options, options.source, _selection(options), replay_options)
+
+
+def _replay_all(
+    options: argparse.Namespace,
+    source: str | Plan,
+    selection: Selection | None,
+    replay_options: ReplayOptions,
+) -> int:
+    """Replays the calls of a source where and as the flags say; returns the exit status."""
     if options.resume and options.jsonl is None:
         raise ValueError("--resume goes on with the rows of a file: name it with --jsonl FILE")
     if options.device is not None and options.devices:
         raise ValueError("--device and --devices are one too many: leave one of them out")
     if options.ray is not None and options.devices:
         raise ValueError("--ray chooses the devices: leave --devices out")
-    replay_options = replace(_replay_options(options), outputs=_output_checks(options))
     with ExitStack() as stack:
         log = None
         if options.jsonl is not None:
             log = stack.enter_context(RowLog(options.jsonl, resume=options.resume))
-        run = stack.enter_context(
-            closing(
-                Replay(
-                    options.source,
-                    _selection(options),
-                    options=replay_options,
-                    shard=options.shard,
-                    read=_reader(options),
-                    start=_starter(options),
-                )
-            )
+        run = Replay(
+            source,
+            selection,
+            options=replay_options,
+            shard=options.shard,
+            read=_reader(options),
+            start=_starter(options),
         )
+        stack.enter_context(closing(run))
         report, interrupted = _replay(run, log, verbose=options.verbose)
     return _conclude(report, options, interrupted=interrupted)
 
@@ -558,9 +566,7 @@ def _sweep(options: argparse.Namespace) -> int:
         calls = _nth(calls, options.call)
     for module in options.imports:
         importlib.import_module(module)  # it may register recipes
-    with closing(Replay(sweep(calls, options.settings), options=replay_options)) as run:
-        report, interrupted = _replay(run, None, verbose=options.verbose)
-    return _conclude(report, options, interrupted=interrupted)
+    return _replay_all(options, sweep(calls, options.settings), None, replay_options)
 
 
 def _report(options: argparse.Namespace) -> int:

@@ -17,7 +17,16 @@ from typing import Any
 
 from opreplay.accelerator import describe_accelerator
 
-__all__ = ["Environment", "default_device", "describe_environment", "usable_device"]
+__all__ = [
+    "OF_THE_MOMENT",
+    "Environment",
+    "default_device",
+    "describe_environment",
+    "usable_device",
+]
+
+OF_THE_MOMENT = ("time", "timer_ns", "device_clock")
+"""Fields of an `Environment` that differ between any two runs."""
 
 _LIBRARIES = (
     *("aiter", "fbgemm-gpu", "flash-attn", "flashinfer-python", "mamba-ssm", "numpy", "sgl-kernel"),

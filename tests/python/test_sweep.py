@@ -405,6 +405,33 @@ def test_the_command_sweeps_a_call_of_a_trace_or_plan_and_writes_the_report(tmp_
         command(plan, "--set", "self.0")
 
 
+def test_a_sweep_that_was_ended_goes_on_with_the_points_that_are_left(tmp_path, capsys):
+    rows = tmp_path / "rows.jsonl"
+    words = [
+        TINY_TRACE,
+        "--op",
+        "aten::mm",
+        "--call",
+        "1",
+        "--set",
+        "self.0=1,2,3",
+        "--jsonl",
+        rows,
+    ]
+    assert command(*words) == 0
+    header, first, *_ = rows.read_bytes().splitlines(keepends=True)
+    rows.write_bytes(header + first + b'{"cut')
+    capsys.readouterr()
+
+    assert command(*words, "--resume") == 0
+
+    assert "1 rows are there already" in capsys.readouterr().out
+    kept = rows.read_bytes().splitlines(keepends=True)
+    assert kept[:2] == [header, first]
+    points = [orjson.loads(line)["point"]["settings"]["self.0"] for line in kept[1:]]
+    assert points == ["1", "2", "3"]
+
+
 def test_too_little_memory_and_sizes_that_do_not_fit_are_rows_with_a_reason(tmp_path):
     out = tmp_path / "r.json"
     words = ["--op", "aten::mm", "--call", "1", "--set", "self.0=1,1m", "--json", out]

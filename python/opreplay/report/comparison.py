@@ -15,7 +15,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from opreplay.environment import Environment
+from opreplay.environment import OF_THE_MOMENT, Environment
 from opreplay.report.row import Row
 from opreplay.statistics import (
     FALSE_DISCOVERY_RATE,
@@ -44,9 +44,6 @@ NUMBERS: tuple[Number, ...] = ("host_ns", "hot_us", "cold_us", "latency_us")
 
 Basis = Literal["pairs", "samples", "quantiles"]
 """What an estimate rests on: times taken in turn, the samples of two runs, or their quartiles."""
-
-_OF_THE_MOMENT = ("time", "timer_ns", "device_clock")
-"""Fields of the environment that differ between any two runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +142,7 @@ class Comparison:
     def differences(self) -> dict[str, tuple[Any, Any]]:
         """Returns what differs between the environments, by field; versions one by one."""
         ours, theirs = _flat(self.a.to_json()), _flat(self.b.to_json())
-        names = [name for name in (ours | theirs) if name not in _OF_THE_MOMENT]
+        names = [name for name in (ours | theirs) if name not in OF_THE_MOMENT]
         pairs = {name: (ours.get(name), theirs.get(name)) for name in names}
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 

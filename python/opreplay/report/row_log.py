@@ -11,14 +11,12 @@ from typing import Any
 
 import orjson
 
-from opreplay.environment import Environment
+from opreplay.environment import OF_THE_MOMENT, Environment
 from opreplay.report.results import Report
 from opreplay.report.results_file import ROWS_FORMAT, ResultsError, read_rows
 from opreplay.report.row import Row, RowKey
 
 __all__ = ["RowLog"]
-
-_OF_THE_MOMENT = ("time", "timer_ns")
 
 
 class RowLog:
@@ -111,7 +109,7 @@ class RowLog:
 
     def _check(self, what: str, begun: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         for name in begun.keys() | now.keys():
-            if name not in _OF_THE_MOMENT and begun.get(name) != now.get(name):
+            if name not in OF_THE_MOMENT and begun.get(name) != now.get(name):
                 raise ValueError(
                     f"{self.path}: was begun with {what}.{name} {begun.get(name)}, it is "
                     f"{now.get(name)} now; rows of both do not compare: choose another file"
