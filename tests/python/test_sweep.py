@@ -124,6 +124,38 @@ def test_paged_attention_is_accepted_at_every_point():
         assert found.assumptions == ()
 
 
+def test_rocm_paged_attention_is_accepted_at_every_point():
+    parts = {n: f32(3, 4, 1) for n in ("exp_sums", "max_logits")}
+    call = with_schema(
+        call_of(
+            "_rocm_C::paged_attention", out=tensor(F16, 3, 4, 64), **parts,
+            tmp_out=tensor(F16, 3, 4, 1, 64), query=tensor(F16, 3, 4, 64),
+            key_cache=tensor(F16, 40, 2, 8, 16, 8), value_cache=tensor(F16, 40, 2, 64, 16),
+            num_kv_heads=2, scale=0.125, block_tables=i32(3, 10), seq_lens=i32(3),
+            query_start_loc=i32(4), block_size=16, max_seq_len=150, alibi_slopes=None,
+            kv_cache_dtype="auto", k_scale=f32(1), v_scale=f32(1), fp8_out_scale=None,
+            mfma_type="f16",
+        )
+    )  # fmt: skip
+    made = points(call, "num_seqs=1,8,64", "kv_len=1k,250")
+    assert len(made) == 6
+    for point in made:
+        wanted = dict(point.point.settings)
+        sequences, keys = int(wanted["num_seqs"]), {"1k": 1024, "250": 250}[wanted["kv_len"]]
+        arguments, found = inputs_of(point)
+        assert arguments["query_start_loc"].tolist() == list(range(sequences + 1))
+        assert arguments["seq_lens"].tolist() == [keys] * sequences
+        assert arguments["max_seq_len"] == keys
+        rules.block_table(
+            arguments["block_tables"].tolist(), [keys] * sequences, block_size=16,
+            blocks=arguments["key_cache"].shape[0],
+        )  # fmt: skip
+        partitions = math.ceil(keys / 256)
+        assert arguments["exp_sums"].shape == (sequences, 4, partitions)
+        assert arguments["tmp_out"].shape == (sequences, 4, partitions, 64)
+        assert found.assumptions == ()
+
+
 def test_each_point_of_paged_attention_runs_on_the_reference_kernel():
     made = sweep([paged()], map(read_setting, ["num_seqs=1,5", "kv_len=32,100"]))
     rows = replay(made, options=OPTIONS).rows
