@@ -531,7 +531,10 @@ def _zeroed_integers(
         if not argument.output
         and not (recipe is not None and argument.written)
         and any(
-            not tensor.filled and _is_integer(tensor.dtype) and tensor.dtype is not torch.bool
+            tensor.numel
+            and not tensor.filled
+            and _is_integer(tensor.dtype)
+            and tensor.dtype is not torch.bool
             for tensor in call.present(argument.name)
         )
     ]

@@ -15,6 +15,7 @@ from opreplay.resolve.resolver import Resolver
 from opreplay.trace.call import Skipped
 
 _PROFILER_NAMES = {
+    torch.float16: "c10::Half",
     torch.float32: "float",
     torch.bfloat16: "c10::BFloat16",
     torch.float8_e4m3fn: "c10::Float8_e4m3fn",

@@ -66,6 +66,8 @@ with registering_as("built-in"):
         moe_grouped,
         moe_sorted,
         paged_attention,
+        quantized_linear,
+        sparse_index,
         states,
         torchvision,
         vllm_cpu,
