@@ -49,8 +49,9 @@ EXPERT_MAP = ("expert_map", "maybe_expert_map")
 EXPERT_MASK = ("expert_mask", "local_expert_mask")
 
 _PACKED = (
-    *WEIGHTS, "w2", "w2_packed", "down", "b_qzeros", "b_zeros_or_none", "b_zeros", "b_tensors", "b",
-    "hidden_states", "inter_states", "input", "XQ", "X", "a_tensors", "a",
+    *WEIGHTS, "w2", "w2_packed", "down", "q_weight", "b_gptq_qzeros", "b_qzeros",
+    "b_zeros_or_none", "b_zeros", "b_tensors", "b", "hidden_states",
+    "inter_states", "input", "XQ", "X", "a_tensors", "a",
 )  # fmt: skip
 """Operands that may be quantised: bytes or words whose bits are the values."""
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from opreplay.recipes.call import InputTensor, RecipeCall
+from opreplay.recipes.moe_routing import fill_quantized
 from opreplay.recipes.registry import recipe
 
 __all__: list[str] = []
 
-_PACKED = ("b_q_weight", "q_weight", "b_gptq_qzeros", "b_zeros_or_none", "b_zeros")
-"""Words whose bits are the values."""
 _ORDERS = ("perm", "perm_or_none", "q_perm")
 """int32 [K], or empty: the order in which the rows of a weight are read."""
 _GROUPS = ("b_g_idx", "g_idx", "g_idx_or_none")
@@ -29,7 +28,7 @@ _SHUFFLED = ("use_exllama", "use_shuffle")
 def reordered_rows(call: RecipeCall) -> str:
     """The order is a permutation, or empty where rows stay."""
     call.require(*_ORDERS)
-    _fill_packed(call)
+    fill_quantized(call)
     return _write_orders(call) or "rows stay in their order"
 
 
@@ -43,7 +42,7 @@ def reordered_rows(call: RecipeCall) -> str:
 def packed_product(call: RecipeCall) -> str:
     """Rows of a group are neighbours; what the blocks of a grid lock each other with is zero."""
     call.require(*_GROUPS)
-    _fill_packed(call)
+    fill_quantized(call)
     for locks in call.present("workspace"):
         locks.fill_integers(0, 1)
     shuffled = any(call.value(name) for name in call.named(*_SHUFFLED))
@@ -51,13 +50,6 @@ def packed_product(call: RecipeCall) -> str:
     for groups in call.present(*call.named(*_GROUPS)):
         told.append(_write_order(groups) if shuffled else _write_groups(call, groups))
     return "; ".join(filter(None, told)) or "rows stay in their order, groups are neighbours"
-
-
-def _fill_packed(call: RecipeCall) -> None:
-    for words in call.present(*call.named(*_PACKED)):
-        if not words.is_real:
-            words.fill_integers(-(1 << 31), 1 << 31)
-    call.fill_floats(0.5, 1.5, *(name for name in call.names if "scale" in name))
 
 
 def _write_orders(call: RecipeCall) -> str:
