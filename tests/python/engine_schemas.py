@@ -7,8 +7,7 @@ aiter/ops, from which aiter infers its schemas.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-
+import moe_schemas
 import paged_reference
 import torch
 
@@ -346,26 +345,10 @@ SCHEMAS = {
 }  # fmt: skip
 
 
-@contextmanager
 def registered():
     """Inside, the operators exist; those without a stand-in do nothing."""
-    libraries = []
-    for namespace, schemas in SCHEMAS.items():
-        library = torch.library.Library(namespace, "FRAGMENT")
-        libraries.append(library)
-        for schema in schemas:
-            name = schema.partition("(")[0]
-            known = torch._C._jit_get_schemas_for_operator(f"{namespace}::{name}")
-            if known:
-                continue
-            library.define(schema)
-            stand_in = STAND_INS.get(f"{namespace}::{name}", _nothing)
-            library.impl(name, stand_in, "CompositeExplicitAutograd")
-    try:
-        yield
-    finally:
-        for library in libraries:
-            library._destroy()
+    schemas = [f"{namespace}::{form}" for namespace, forms in SCHEMAS.items() for form in forms]
+    return moe_schemas.registered(*schemas, kernels=STAND_INS)
 
 
 def schema_of(op):
@@ -373,10 +356,6 @@ def schema_of(op):
     namespace, _, name = op.partition("::")
     (text,) = (s for s in SCHEMAS[namespace] if s.partition("(")[0] == name)
     return torch._C.parse_schema(f"{op}{text[len(name) :]}")
-
-
-def _nothing(*arguments, **named):
-    return None
 
 
 planned = []

@@ -411,7 +411,7 @@ def registered(*schemas, kernels=None):
                 continue  # The library is installed.
             if namespace not in libraries:
                 libraries[namespace] = torch.library.Library(namespace, "FRAGMENT")
-            kernel = (kernels or {}).get(f"{namespace}::{name}", lambda *arguments: None)
+            kernel = (kernels or {}).get(f"{namespace}::{name}", lambda *arguments, **named: None)
             libraries[namespace].define(_numbered(form))
             libraries[namespace].impl(name, kernel, "CompositeExplicitAutograd")
         yield
