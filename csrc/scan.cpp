@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <utility>
 
@@ -16,6 +17,7 @@ constexpr size_t kPiece = size_t{1} << 18;
 /// A record that is still open after so many bytes is read by the loose rule for strings.
 constexpr size_t kLooseAfter = size_t{1} << 20;
 constexpr size_t kFound = 12;
+constexpr size_t kNone = static_cast<size_t>(-1);
 
 bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
@@ -33,6 +35,57 @@ bool begins_value(char c) {
 
 std::string_view unquoted(std::string_view value) {
   return value.size() >= 2 && value.front() == '"' ? value.substr(1, value.size() - 2) : value;
+}
+
+bool is_plain(char c) { return c >= ' ' && c <= '~' && c != '"' && c != '\\'; }
+
+/// Tells whether a value is a string that stands for itself.
+bool is_plain_string(std::string_view value) {
+  return value.size() >= 2 && value.front() == '"' && value.back() == '"' &&
+         std::ranges::all_of(unquoted(value), is_plain);
+}
+
+/// Returns where the plain string, or the list of integers or of such lists, that begins at `at`
+/// ends; `kNone` if there is none.
+size_t plain_end(std::string_view text, size_t at) {
+  if (text[at] == '"') {
+    while (++at < text.size() && is_plain(text[at])) {
+    }
+    return at < text.size() && text[at] == '"' ? at + 1 : kNone;
+  }
+  if (text[at] != '[') return kNone;
+  for (size_t depth = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    if (c == '[') {
+      ++depth;
+    } else if (c == ']') {
+      if (--depth == 0) return at + 1;
+    } else if ((c < '0' || c > '9') && c != '-' && c != ',' && !is_space(c)) {
+      return kNone;
+    }
+  }
+  return kNone;
+}
+
+/// Finds the elements of a list, all plain strings or lists of integers; false if some are not.
+bool split_list(std::string_view text, std::vector<std::string_view>& elements) {
+  elements.clear();
+  if (text.size() < 2 || text.front() != '[' || text.back() != ']') return false;
+  const auto skip_space = [&](size_t at) {
+    while (is_space(text[at])) ++at;  // the last byte is a bracket
+    return at;
+  };
+  size_t at = skip_space(1);
+  if (at == text.size() - 1) return true;
+  while (true) {
+    const size_t end = plain_end(text, at);
+    if (end >= text.size()) return false;
+    elements.push_back(text.substr(at, end - at));
+    at = skip_space(end);
+    if (at == text.size() - 1) return true;
+    if (text[at] != ',') return false;
+    at = skip_space(at + 1);
+  }
 }
 
 template <typename Number>
@@ -225,11 +278,12 @@ Scanner::Scanner(ScanPlan plan) : plan_(std::move(plan)) {
   examples_.resize(lanes);
   for (ScanTable& table : tables_) table.ids.resize(columns);
   record_.ids.resize(columns);
-  record_.signature.resize(plan_.signature_keys.size());
+  elements_.resize(plan_.list_keys.size());
+  record_.signature.resize(plan_.list_keys.size() + plan_.signature_keys.size());
   for (const auto& [value, lane] : plan_.lanes) lanes_.add(value, lane);
   for (const auto& [key, column] : plan_.id_keys) field_keys_.add(key, column);
-  for (size_t i = 0; i < plan_.signature_keys.size(); ++i) {
-    field_keys_.add(plan_.signature_keys[i], columns + i);
+  for (const auto* keys : {&plan_.list_keys, &plan_.signature_keys}) {
+    for (const std::string& key : *keys) field_keys_.add(key, columns++);
   }
   own_keys_.add(plan_.phase_key, kPhase);
   own_keys_.add(plan_.lane_key, kLane);
@@ -248,10 +302,6 @@ void Scanner::feed(std::string_view piece) {
     size_ += part.size();
     if (buffer_.size() >= wait_for_) scan_buffer();
   }
-}
-
-std::vector<ScanExample> Scanner::take_examples(size_t lane) {
-  return std::exchange(examples_.at(lane), {});
 }
 
 ScanOutcome Scanner::finish() {
@@ -470,9 +520,47 @@ int64_t Scanner::number_of_alike(size_t lane, std::string_view text, uint64_t of
     return known->second;
   }
   const auto number = static_cast<int64_t>(alike_[lane].size());
-  examples_[lane].push_back({offset, std::string(text)});
+  examples_[lane].push_back(example_of(text, offset));
   alike_[lane].emplace(key, number);
   return number;
+}
+
+ScanExample Scanner::example_of(std::string_view text, uint64_t offset) {
+  ScanExample example;
+  example.offset = offset;
+  const auto lists = std::span(record_.signature).first(plan_.list_keys.size());
+  const auto others = std::span(record_.signature).subspan(lists.size());
+  const auto is_there = [](std::string_view value) { return !value.empty(); };
+  example.has_lists = std::ranges::any_of(lists, is_there);
+  example.plain = is_plain_string(record_.own[kName]) && std::ranges::none_of(others, is_there) &&
+                  (!example.has_lists || split_into_cells(example.cells));
+  if (example.plain) example.name = unquoted(record_.own[kName]);
+  if (!example.plain || example.has_lists) example.text = text;
+  return example;
+}
+
+bool Scanner::split_into_cells(std::vector<size_t>& cells) {
+  size_t count = 0;
+  for (size_t list = 0; list < elements_.size(); ++list) {
+    const std::string_view text = record_.signature[list];
+    if (text.empty()) continue;
+    if (!split_list(text, elements_[list])) return false;
+    if (elements_[list].empty() || (count != 0 && count != elements_[list].size())) return false;
+    count = elements_[list].size();
+  }
+  std::string cell;
+  for (size_t place = 0; place < count; ++place) {
+    for (size_t list = 0; list < elements_.size(); ++list) {
+      cell += list == 0 ? '[' : ',';
+      cell += record_.signature[list].empty() ? "null" : elements_[list][place];
+    }
+    cell += ']';
+    const auto [entry, is_new] = cell_numbers_.try_emplace(cell, cells_.size());
+    if (is_new) cells_.push_back(cell);
+    cells.push_back(entry->second);
+    cell.clear();
+  }
+  return true;
 }
 
 bool Scanner::skip_space(bool comma) {

@@ -33,20 +33,32 @@ struct ScanPlan {
   std::string start_key, duration_key;
   /// Keys whose values together name a thread; the second is its id.
   std::string process_key, thread_key;
-  /// Key of the nested object that holds `id_keys` and `signature_keys`.
+  /// Key of the nested object that holds `id_keys`, `list_keys` and `signature_keys`.
   std::string fields_key;
   /// Nested keys of an integer each, and the number of the id column that each goes to.
   std::vector<std::pair<std::string, size_t>> id_keys;
-  /// Records with the same bytes under `name_key` and these nested keys are alike.
+  /// Records with the same bytes under `name_key` and the nested keys that follow are alike.
   std::string name_key;
+  /// Nested keys of parallel lists: what they hold at the same place makes up a cell.
+  std::vector<std::string> list_keys;
   std::vector<std::string> signature_keys;
 };
 
-/// One record of several that are alike, as it stands in the document.
+/// One record of several that are alike.
 struct ScanExample {
   /// Where it begins in the document [bytes].
   uint64_t offset;
+  /// All of it as it stands in the document; empty where `name` tells all.
   std::string text;
+  /// Its name, if `plain`.
+  std::string name;
+  /// Numbers of its cells, if `plain` and it has lists.
+  std::vector<size_t> cells;
+  bool has_lists = false;
+  /// True if the name is printable ASCII without escapes, none of `signature_keys` is there, and
+  /// the lists that are there are equally long, not empty, and hold nothing but strings like the
+  /// name and lists of integers.
+  bool plain = false;
 };
 
 /// The kept records of one lane, a row each, in the order of the document.
@@ -104,8 +116,13 @@ class Scanner {
   ScanOutcome finish();
 
   [[nodiscard]] const ScanTable& table(size_t lane) const { return tables_.at(lane); }
-  /// Hands over the examples of a lane that have come up since the last call, in order.
-  std::vector<ScanExample> take_examples(size_t lane);
+  /// One record for each kind of a lane, by its number in `ScanTable::distinct`.
+  [[nodiscard]] const std::vector<ScanExample>& examples(size_t lane) const {
+    return examples_.at(lane);
+  }
+  /// Cells of all examples by number, each a JSON list with what the list keys hold at one place,
+  /// `null` for a list that the record lacks.
+  [[nodiscard]] const std::vector<std::string>& cells() const noexcept { return cells_; }
   /// Ids of the threads in the order of their numbers.
   [[nodiscard]] const std::vector<std::string>& threads() const noexcept { return threads_; }
   /// Keys of the top-level object.
@@ -136,7 +153,9 @@ class Scanner {
   /// The values of one record; each is empty where the record has none.
   struct Record {
     std::array<std::string_view, kRoles> own;
-    std::vector<std::string_view> ids, signature;
+    std::vector<std::string_view> ids;
+    /// Those of `list_keys`, then those of `signature_keys`.
+    std::vector<std::string_view> signature;
     size_t lane = KeyRoles::kNoRole;
   };
 
@@ -151,6 +170,8 @@ class Scanner {
   void keep(std::string_view text, uint64_t offset);
   int64_t thread_number();
   int64_t number_of_alike(size_t lane, std::string_view text, uint64_t offset);
+  ScanExample example_of(std::string_view text, uint64_t offset);
+  bool split_into_cells(std::vector<size_t>& cells);
   bool skip_space(bool comma);
   [[nodiscard]] std::string_view text() const noexcept { return {buffer_.data(), limit_}; }
 
@@ -167,6 +188,10 @@ class Scanner {
   /// Numbers of kinds of records by lane and by the bytes that make records alike.
   std::vector<Numbers> alike_;
   std::string alike_key_;
+  std::vector<std::string> cells_;
+  std::unordered_map<std::string, size_t> cell_numbers_;
+  /// Elements of each list of the record at hand.
+  std::vector<std::vector<std::string_view>> elements_;
   std::vector<std::string> keys_;
   std::string label_;
   bool has_records_ = false;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <stdexcept>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -65,12 +66,40 @@ py::tuple table(const Scanner& scanner, size_t lane) {
                         ids);
 }
 
-py::list take_examples(Scanner& scanner, size_t lane) {
-  py::list examples;
-  for (const auto& [offset, text] : scanner.take_examples(lane)) {
-    examples.append(py::make_tuple(offset, py::bytes(text)));
+/// All cells as one JSON list, and their number.
+py::tuple cells(const Scanner& scanner) {
+  std::string text = "[";
+  for (const std::string& cell : scanner.cells()) {
+    if (text.size() > 1) text += ',';
+    text += cell;
   }
-  return examples;
+  return py::make_tuple(py::bytes(text + ']'), scanner.cells().size());
+}
+
+/// Names of the examples of a lane, a tuple with what stands for its cells or None, and the number,
+/// place and text of those that have another form, or a cell for which None stands.
+py::tuple examples(const Scanner& scanner, size_t lane, const py::list& cells) {
+  const std::vector<ScanExample>& found = scanner.examples(lane);
+  py::list names(found.size());
+  py::list lists(found.size());
+  py::list others;
+  for (size_t number = 0; number < found.size(); ++number) {
+    const ScanExample& example = found[number];
+    py::object list = py::none();
+    bool plain = example.plain;
+    if (plain && example.has_lists) {
+      py::tuple objects(example.cells.size());
+      for (size_t i = 0; i < example.cells.size(); ++i) {
+        objects[i] = cells[example.cells[i]];
+        plain = plain && !objects[i].is_none();
+      }
+      list = std::move(objects);
+    }
+    if (!plain) others.append(py::make_tuple(number, example.offset, py::bytes(example.text)));
+    names[number] = py::str(example.name);
+    lists[number] = std::move(list);
+  }
+  return py::make_tuple(names, lists, others);
 }
 
 py::list bytes_of(const std::vector<std::string>& texts) {
@@ -146,6 +175,7 @@ PYBIND11_MODULE(_scan, module) {
                        const std::string& fields_key,
                        const std::vector<std::pair<std::string, size_t>>& id_keys,
                        const std::string& name_key,
+                       const std::vector<std::string>& list_keys,
                        const std::vector<std::string>& signature_keys) {
              return Scanner({records_key,
                              label_key,
@@ -160,6 +190,7 @@ PYBIND11_MODULE(_scan, module) {
                              fields_key,
                              id_keys,
                              name_key,
+                             list_keys,
                              signature_keys});
            }),
            py::kw_only(),
@@ -173,10 +204,12 @@ PYBIND11_MODULE(_scan, module) {
            py::arg("fields_key"),
            py::arg("id_keys"),
            py::arg("name_key"),
+           py::arg("list_keys"),
            py::arg("signature_keys"))
       .def("feed", &feed, py::arg("piece"))
       .def("finish", &finish)
-      .def("take_examples", &take_examples, py::arg("lane"))
+      .def("cells", &cells)
+      .def("examples", &examples, py::arg("lane"), py::arg("cells"))
       .def("table", &table, py::arg("lane"))
       .def_property_readonly("threads", [](const Scanner& s) { return bytes_of(s.threads()); })
       .def_property_readonly("keys", [](const Scanner& s) { return bytes_of(s.keys()); })

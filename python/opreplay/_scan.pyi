@@ -1,12 +1,13 @@
 """Cuts records out of JSON documents, and nests intervals; loads no torch."""
 
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 _Floats = npt.NDArray[np.float64]
 _Ids = npt.NDArray[np.int64]
+_Cell = TypeVar("_Cell")
 
 def nest(
     thread: _Ids, start: _Floats, end: _Floats, *, tolerance: float
@@ -33,13 +34,17 @@ class Scanner:
         fields_key: str,
         id_keys: list[tuple[str, int]],
         name_key: str,
+        list_keys: list[str],
         signature_keys: list[str],
     ) -> None: ...
     def feed(self, piece: bytes) -> None: ...
     def finish(
         self,
     ) -> tuple[Literal["complete", "truncated", "damaged", "foreign"], int, bytes]: ...
-    def take_examples(self, lane: int) -> list[tuple[int, bytes]]: ...
+    def cells(self) -> tuple[bytes, int]: ...
+    def examples(
+        self, lane: int, cells: list[_Cell | None]
+    ) -> tuple[list[str], list[tuple[_Cell, ...] | None], list[tuple[int, int, bytes]]]: ...
     def table(self, lane: int) -> tuple[_Floats, _Floats, _Ids, _Ids, list[_Ids]]: ...
     @property
     def threads(self) -> list[bytes]: ...

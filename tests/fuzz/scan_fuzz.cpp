@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
+#include <vector>
 
 #include "scan.h"
 
@@ -25,7 +26,8 @@ opreplay::ScanPlan kineto_plan() {
           .fields_key = "args",
           .id_keys = {{"External id", 0}, {"correlation", 1}},
           .name_key = "name",
-          .signature_keys = {"Input type", "Input Dims", "Concrete Inputs"}};
+          .list_keys = {"Input type", "Input Dims", "Concrete Inputs"},
+          .signature_keys = {"kernel"}};
 }
 
 void check(bool holds) {
@@ -48,11 +50,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   check(scanner.finish().offset < size);
   for (size_t lane = 0; lane < 2; ++lane) {
     const opreplay::ScanTable& table = scanner.table(lane);
-    const auto examples = static_cast<int64_t>(scanner.take_examples(lane).size());
+    const std::vector<opreplay::ScanExample>& kinds = scanner.examples(lane);
+    const auto examples = static_cast<int64_t>(kinds.size());
     check(table.duration.size() == table.start.size());
     check(table.thread.size() == table.start.size());
     check(std::all_of(table.distinct.begin(), table.distinct.end(), [&](int64_t number) {
       return 0 <= number && number < examples;
+    }));
+    check(std::all_of(kinds.begin(), kinds.end(), [&](const opreplay::ScanExample& kind) {
+      return std::all_of(kind.cells.begin(), kind.cells.end(), [&](size_t cell) {
+        return cell < scanner.cells().size();
+      });
     }));
   }
   return 0;

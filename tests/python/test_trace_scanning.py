@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kineto_events import SHARED_TRACES, TINY_TRACE
 
 from opreplay.trace import TraceError
+from opreplay.trace.arguments import read_arguments
 from opreplay.trace.scanning import scan_lanes
 
 LANE_OF_CATEGORY = {
@@ -31,11 +32,11 @@ LANE_OF_CATEGORY = {
     "Memset": "gpu",
     "user_annotation": "annotation",
 }
-COMPARED = ("Input type", "Input Dims", "Input dims", "Input Strides", "Concrete Inputs")
+OTHERS = ("Input dims", "kernel", "kernel_backend")
 
 
 def by_orjson(data: bytes) -> dict[str, list[tuple[Any, ...]]]:
-    """Returns the rows of each lane, read event by event with orjson alone."""
+    """Returns the rows of each lane, read event by event with orjson and `read_arguments`."""
     document = orjson.loads(data)
     rows = {"op": [], "launch": [], "gpu": [], "annotation": []}
     for event in document if isinstance(document, list) else document["traceEvents"]:
@@ -54,7 +55,8 @@ def by_orjson(data: bytes) -> dict[str, list[tuple[Any, ...]]]:
                 str(event.get("tid", "")),
                 integer(fields.get("external id", fields.get("External id"))),
                 integer(fields.get("correlation")),
-                [fields.get(key) for key in COMPARED],
+                read_arguments(event),
+                [fields.get(key) for key in OTHERS],
             )
         )
     return rows
@@ -79,6 +81,7 @@ def by_scanner(data: bytes, *, cuts=()) -> dict[str, list[tuple[Any, ...]]]:
     rows = {}
     for lane in ("op", "launch", "gpu", "annotation"):
         events = getattr(lanes, lane)
+        kinds = events.examples
         rows[lane] = [
             (
                 events.name(row),
@@ -87,7 +90,8 @@ def by_scanner(data: bytes, *, cuts=()) -> dict[str, list[tuple[Any, ...]]]:
                 lanes.threads[events.thread[row]],
                 events.external_id[row],
                 events.correlation[row],
-                [events.examples[events.distinct[row]].get("args", {}).get(k) for k in COMPARED],
+                kinds.arguments[events.distinct[row]],
+                [kinds.fields.get(int(events.distinct[row]), {}).get(key) for key in OTHERS],
             )
             for row in range(len(events))
         ]
@@ -113,6 +117,22 @@ VALUES = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXT, inner, max_size=3)),
     max_leaves=8,
 )
+SIZES = st.lists(st.integers(-(2**63), 2**64), max_size=3)
+ARGUMENTS = st.tuples(
+    st.one_of(st.sampled_from(["float", "long int", "Scalar", ""]), TEXT),
+    st.one_of(SIZES, st.lists(SIZES, max_size=2)),
+    st.one_of(SIZES, st.lists(SIZES, max_size=2)),
+    st.one_of(st.sampled_from(["", "[1, 2]", "0.5"]), TEXT),
+)
+LISTS = st.lists(ARGUMENTS, max_size=4).map(
+    lambda rows: dict(
+        zip(
+            ("Input type", "Input Dims", "Input Strides", "Concrete Inputs"),
+            map(list, zip(*rows, strict=True)),
+            strict=False,
+        )
+    )
+)
 FIELDS = st.fixed_dictionaries(
     {},
     optional={
@@ -121,8 +141,14 @@ FIELDS = st.fixed_dictionaries(
         "Input type": st.lists(TEXT, max_size=3),
         "Input Dims": VALUES,
         "Concrete Inputs": VALUES,
+        "kernel": TEXT,
         "other": VALUES,
     },
+)
+ALL_FIELDS = st.one_of(
+    FIELDS,
+    LISTS,
+    st.tuples(LISTS, FIELDS).map(lambda parts: {**parts[1], **parts[0]}),
 )
 EVENTS = st.fixed_dictionaries(
     {},
@@ -134,7 +160,7 @@ EVENTS = st.fixed_dictionaries(
         "tid": st.one_of(st.integers(0, 3), st.sampled_from(["stream 7", "12"])),
         "ts": NUMBERS,
         "dur": st.one_of(NUMBERS, st.none()),
-        "args": FIELDS,
+        "args": ALL_FIELDS,
         "extra": VALUES,
     },
 ).flatmap(lambda event: st.permutations(list(event.items())).map(dict))
@@ -168,7 +194,7 @@ def test_columns_of_any_valid_document_equal_those_of_orjson(document, layout, a
 
 EVENT = (
     b'{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2,'
-    b' "args": {"External id": 3, "Input Dims": [[2, 3], []]}}'
+    b' "args": {"External id": 3, "Input Dims": [[2, 3], []], "Input type": ["float", "Scalar"]}}'
 )
 PYTHON = EVENT.replace(b"cpu_op", b"python_function")
 
@@ -196,6 +222,23 @@ def test_any_bytes_end_in_columns_or_in_one_sentence(text, head, cuts):
         assert len(lanes.op) == len(lanes.op.distinct)
 
 
+@pytest.mark.parametrize("sizes", [b"[[1,,2], []]", b"[[007, 3], []]", b"[[2, 3], []}"])
+def test_lists_that_are_no_json_are_told_with_their_place(sizes):
+    data = b"[" + EVENT + b"," + EVENT.replace(b"[[2, 3], []]", sizes) + b"]"
+    with pytest.raises(TraceError, match=rf"^trace: byte {len(EVENT) + 2}: "):
+        scan_lanes("trace", [data])
+
+
+def test_a_list_of_another_form_spoils_no_other_call():
+    odd = EVENT.replace(b"[2, 3]", b"[NaN, 3]")
+    lanes = scan_lanes("trace", [b"[" + EVENT + b"," + odd + b"]"])
+    known, unknown = lanes.op.examples.arguments
+    assert [(argument.type, argument.dims) for argument in known] == [
+        ("float", (2, 3)), ("Scalar", ()),
+    ]  # fmt: skip
+    assert unknown is None
+
+
 @pytest.mark.parametrize("stray", [b'a "stray', b'two "stray" quotes', b'brace "{ x', b'"'])
 @pytest.mark.parametrize("count", [1, 2, 3000])
 def test_stray_quotes_in_skipped_events_lose_no_other_event(stray, count):
@@ -210,7 +253,7 @@ def test_an_event_larger_than_many_pieces_is_kept_whole():
     pieces = [data[at : at + 10_000] for at in range(0, len(data), 10_000)]
     lanes = scan_lanes("trace", pieces)
     assert lanes.op.distinct.tolist() == [0, 1, 0]
-    assert len(lanes.op.examples[1]["args"]["Input Dims"][0]) == 400_000
+    assert len(lanes.op.examples.arguments[1][0].dims) == 400_000
 
 
 def test_a_loose_document_in_single_bytes_is_read_in_linear_time():

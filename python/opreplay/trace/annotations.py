@@ -12,10 +12,8 @@ __all__ = ["enclosing_annotations", "with_profiler_steps"]
 
 def with_profiler_steps(lanes: Lanes) -> Events:
     """Returns the annotations, and the profiler steps that old traces put among the operators."""
-    names = lanes.op.names()
-    steps = np.array([name.startswith("ProfilerStep#") for name in names], bool)
-    rows = np.flatnonzero(steps[lanes.op.distinct])
-    joined = concatenate(lanes.annotation, lanes.op.take(rows))
+    steps = lanes.op.where(name.startswith("ProfilerStep#") for name in lanes.op.examples.names)
+    joined = concatenate(lanes.annotation, lanes.op.take(np.flatnonzero(steps)))
     return joined.take(preorder(joined))
 
 

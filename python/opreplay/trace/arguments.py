@@ -8,17 +8,26 @@ from itertools import chain, repeat
 from typing import Any
 
 from opreplay.trace.call import Dims, RecordedArgument
-from opreplay.trace.dropped_indices import PLACE, RECOVERED
 from opreplay.trace.execution_arguments import read_execution_arguments
 from opreplay.trace.kept_values import with_values
 
-__all__ = ["overload_of", "read_arguments", "unrecorded_sentence"]
+__all__ = [
+    "LISTS",
+    "argument_of_cell",
+    "fields_of",
+    "overload_of",
+    "read_arguments",
+    "unrecorded_sentence",
+]
 
 _TYPES = "Input type"
 _DIMS = "Input Dims"
 _OLD_DIMS = "Input dims"
 _STRIDES = "Input Strides"
 _VALUES = "Concrete Inputs"
+
+LISTS = (_TYPES, _DIMS, _STRIDES, _VALUES)
+"""Fields of an event that are lists with an element for each argument."""
 
 _argument = lru_cache(maxsize=1 << 14)(RecordedArgument)
 """One object for all arguments that are alike: of ten in a trace, nine are."""
@@ -31,7 +40,7 @@ def read_arguments(event: Mapping[str, Any]) -> tuple[RecordedArgument, ...] | N
     beyond its end have type ``""``, no dims, no strides and value ``""``, which is what the
     profiler writes for a value that it drops.
     """
-    fields = _fields(event)
+    fields = fields_of(event)
     if "execution_inputs" in fields:
         return read_execution_arguments(fields["execution_inputs"])
     types, dims = _list(fields, _TYPES), _list(fields, _DIMS)
@@ -46,20 +55,26 @@ def read_arguments(event: Mapping[str, Any]) -> tuple[RecordedArgument, ...] | N
             repeat(None, count) if strides is None else _all_sizes(strides, count),
             repeat(None, count) if values is None else _texts(values, count),
         )
-        arguments = tuple(map(_argument, *columns))
-        indices = fields.get(RECOVERED)
-        if isinstance(indices, RecordedArgument):
-            arguments = (*arguments[:PLACE], indices, *arguments[PLACE + 1 :])
-        return with_values(arguments, fields)
+        return with_values(tuple(map(_argument, *columns)), fields)
     except TypeError:
         return None
 
 
-def unrecorded_sentence(event: Mapping[str, Any]) -> str | None:
-    """Says what the event lacks so that its arguments can't be read; None if they can."""
-    if read_arguments(event) is not None:
+def argument_of_cell(type: Any, dims: Any, strides: Any, value: Any) -> RecordedArgument | None:
+    """Returns the argument that the four `LISTS` hold at one place, None for a list not there.
+
+    None stands for what only `read_arguments` can read.
+    """
+    if not isinstance(type, str) or not isinstance(value, str | None):
         return None
-    fields = _fields(event)
+    try:
+        return _argument(type, _sizes(dims), None if strides is None else _sizes(strides), value)
+    except TypeError:
+        return None
+
+
+def unrecorded_sentence(fields: Mapping[str, Any]) -> str:
+    """Says what the fields of an event lack, whose arguments can't be read."""
     if "execution_inputs" in fields:
         return "the Execution Trace's values, shapes and types of this call do not fit together"
     if _list(fields, _TYPES) is not None and _list(fields, _DIMS) is not None:
@@ -75,13 +90,14 @@ def unrecorded_sentence(event: Mapping[str, Any]) -> str | None:
     )
 
 
-def overload_of(event: Mapping[str, Any]) -> str | None:
+def overload_of(fields: Mapping[str, Any]) -> str | None:
     """Returns the overload that an Execution Trace names; None for other traces."""
-    overload = _fields(event).get("overload")
+    overload = fields.get("overload")
     return overload if isinstance(overload, str) else None
 
 
-def _fields(event: Mapping[str, Any]) -> Mapping[str, Any]:
+def fields_of(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the ``args`` of an event."""
     fields = event.get("args")
     return fields if isinstance(fields, dict) else {}
 

@@ -192,10 +192,7 @@ def _gpu_causes(timeline: Timeline) -> IdArray:
 
 
 def _collective_kernels(gpu: Events) -> BoolArray:
-    named: BoolArray = np.array(
-        [_COLLECTIVE_KERNEL.search(name) is not None for name in gpu.names()], bool
-    )
-    return named[gpu.distinct]
+    return gpu.where(_COLLECTIVE_KERNEL.search(name) for name in gpu.examples.names)
 
 
 def _host_without_graphs(timeline: Timeline) -> FloatArray:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from opreplay.trace.annotations import enclosing_annotations
-from opreplay.trace.events import Events, IdArray, Lanes, concatenate, name_of
+from opreplay.trace.events import Events, IdArray, Lanes, concatenate
 from opreplay.trace.kernels import capture_intervals
 from opreplay.trace.nesting import NOTHING
 from opreplay.trace.steps import parse_step
@@ -126,8 +127,11 @@ def join_graphs(capture: Timeline, execution: Timeline) -> tuple[Lanes, GraphJoi
 def _captured_graphs(capture: Timeline) -> list[_Graph]:
     """Returns the captured graphs that hold a launch, in the order of their capture."""
     launch = capture.lanes.launch
-    names = [_launched_name(example) for example in launch.examples]
-    is_launch = np.array([name is not None for name in names], bool)[launch.distinct]
+    names = [
+        _launched_name(name, launch.examples.fields.get(number, {}))
+        for number, name in enumerate(launch.examples.names)
+    ]
+    is_launch = launch.where(name is not None for name in names)
     scopes = capture.annotations.take(
         np.flatnonzero([bool(_size_of(name)) for name in _names_by_row(capture.annotations)])
     )
@@ -187,7 +191,7 @@ def _padded_size(execution: Timeline, step: int, sizes: list[int]) -> int | None
 
 
 def _names_by_row(events: Events) -> Iterable[str]:
-    names = events.names()
+    names = events.examples.names
     return [names[distinct] for distinct in events.distinct]
 
 
@@ -196,14 +200,10 @@ def _size_of(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _launched_name(example: object) -> str | None:
+def _launched_name(name: str, fields: Mapping[str, Any]) -> str | None:
     """Returns what a runtime call launches, "" if it doesn't say, None if it launches nothing."""
-    if not isinstance(example, dict):
-        return None
-    fields = example.get("args")
-    if isinstance(fields, dict) and isinstance(fields.get("kernel"), str):
+    if isinstance(fields.get("kernel"), str):
         return str(fields["kernel"])
-    name = name_of(example)
     if found := _COPY_OR_FILL.search(name):
         return found[0].capitalize()
     return "" if "LaunchKernel" in name else None

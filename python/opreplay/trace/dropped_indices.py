@@ -10,19 +10,17 @@ fit together in one way only, the list is known but for its values.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import orjson
 
 from opreplay.trace.call import Dims, RecordedArgument
-from opreplay.trace.events import Events
+from opreplay.trace.events import Events, Examples
 from opreplay.trace.nesting import Nest
 
-__all__ = ["INDEX_OPS", "PLACE", "RECOVERED", "find_indices", "with_indices"]
+__all__ = ["INDEX_OPS", "PLACE", "find_indices", "with_indices"]
 
 INDEX_OPS = frozenset(
     {
@@ -39,13 +37,9 @@ INDEX_OPS = frozenset(
 PLACE = 1
 """Place of the list among the arguments."""
 
-RECOVERED = "indices recovered from the operators inside"
-"""Field of an event that holds a `RecordedArgument`; no file can hold one."""
-
 _POSITIONS = "long int"
 
 Arguments = Sequence[RecordedArgument]
-ReadArguments = Callable[[Mapping[str, Any]], tuple[RecordedArgument, ...] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,48 +50,40 @@ class _Inner:
     arguments: Arguments
 
 
-def with_indices(ops: Events, tree: Nest, read: ReadArguments) -> Events:
+def with_indices(ops: Events, tree: Nest) -> Events:
     """Returns the operators, those with dropped indices with what ran inside them says.
 
     Args:
         ops: Operators by thread and start.
         tree: Which runs inside which.
-        read: Reads the arguments of an event.
     """
-    names = ops.names()
-    arguments_of = cache(lambda distinct: read(ops.examples[distinct]))
-    lacking = [
-        name in INDEX_OPS and _lacks_indices(arguments_of(distinct))
-        for distinct, name in enumerate(names)
-    ]
+    names, arguments = list(ops.examples.names), list(ops.examples.arguments)
+    lacking = [name in INDEX_OPS and _lacks_indices(arguments[i]) for i, name in enumerate(names)]
     if not any(lacking):
         return ops
-    examples, distinct = list(ops.examples), ops.distinct.copy()
+    fields, distinct = dict(ops.examples.fields), ops.distinct.copy()
     known: dict[bytes, int] = {}
-    for row in np.flatnonzero(np.array(lacking)[ops.distinct]).tolist():
+    for row in np.flatnonzero(ops.where(lacking)).tolist():
         inside = ops.distinct[row : row + int(tree.size[row])]
         key = inside.tobytes()
         if key not in known:
             known[key] = own = int(ops.distinct[row])
-            inner = [_Inner(names[i], arguments_of(i) or ()) for i in inside[1:].tolist()]
-            found = find_indices(arguments_of(own) or (), inner)
+            given = arguments[own] or ()
+            inner = [_Inner(names[i], arguments[i] or ()) for i in inside[1:].tolist()]
+            found = find_indices(given, inner)
             if found is not None:
-                known[key] = len(examples)
-                event = ops.examples[own]
-                examples.append({**event, "args": {**event["args"], RECOVERED: found}})
+                known[key] = len(names)
+                names.append(names[own])
+                arguments.append((*given[:PLACE], found, *given[PLACE + 1 :]))
+                if own in fields:
+                    fields[known[key]] = fields[own]
         distinct[row] = known[key]
-    return Events(
-        start=ops.start,
-        duration=ops.duration,
-        thread=ops.thread,
-        external_id=ops.external_id,
-        correlation=ops.correlation,
-        distinct=distinct,
-        examples=tuple(examples),
+    return replace(
+        ops, distinct=distinct, examples=Examples(tuple(names), tuple(arguments), fields)
     )
 
 
-def _lacks_indices(arguments: tuple[RecordedArgument, ...] | None) -> bool:
+def _lacks_indices(arguments: Arguments | None) -> bool:
     return arguments is not None and len(arguments) > PLACE and not arguments[PLACE].type
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from opreplay.trace.events import NO_ID, Events, Lanes
+from opreplay.trace.events import NO_ID, Events, Examples, Lanes
 from opreplay.trace.reader import Trace
 from opreplay.trace.steps import Phase, Step, parse_step
 from opreplay.trace.timeline import build_timeline
@@ -73,7 +73,7 @@ def _columns(distinct: np.ndarray[Any, Any], examples: tuple[Mapping[str, Any], 
         external_id=np.full(count, NO_ID, np.int64),
         correlation=np.full(count, NO_ID, np.int64),
         distinct=distinct,
-        examples=examples,
+        examples=Examples.of(examples),
     )
 
 

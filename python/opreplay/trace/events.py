@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from opreplay.trace.arguments import fields_of, read_arguments
+from opreplay.trace.call import RecordedArgument
+
 __all__ = [
     "NO_ID",
     "BoolArray",
     "Events",
+    "Examples",
     "FloatArray",
     "IdArray",
     "Lanes",
@@ -26,6 +30,43 @@ IdArray = npt.NDArray[np.int64]
 
 NO_ID = -1
 """Stands for an id that the event doesn't carry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """What events of a lane that are alike share, by the number of their kind."""
+
+    names: tuple[str, ...]
+    """Names."""
+    arguments: tuple[tuple[RecordedArgument, ...] | None, ...]
+    """Inputs in schema order; None where types or dims aren't recorded."""
+    fields: Mapping[int, Mapping[str, Any]]
+    """The ``args`` of those kinds that hold more than that."""
+
+    def __len__(self) -> int:
+        """Number of kinds."""
+        return len(self.names)
+
+    @staticmethod
+    def of(events: Iterable[Mapping[str, Any]]) -> Examples:
+        """Returns those of events that each are of another kind."""
+        events = list(events)
+        return Examples(
+            names=tuple(map(name_of, events)),
+            arguments=tuple(map(read_arguments, events)),
+            fields=dict(enumerate(map(fields_of, events))),
+        )
+
+    def __add__(self, others: Examples) -> Examples:
+        """Returns these, and after them the others."""
+        return Examples(
+            names=self.names + others.names,
+            arguments=self.arguments + others.arguments,
+            fields={
+                **self.fields,
+                **{number + len(self): fields for number, fields in others.fields.items()},
+            },
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +84,9 @@ class Events:
     correlation: IdArray
     """Number that a launch shares with what it launched, `NO_ID` where there is none."""
     distinct: IdArray
-    """Index in `examples` of an event with the same name and signature fields."""
-    examples: tuple[Mapping[str, Any], ...]
-    """One event per name and signature: its name and arguments are those of all its likes."""
+    """Number of its kind in `examples`: alike are events with the same name and arguments."""
+    examples: Examples
+    """What the events of each kind share."""
 
     @property
     def end(self) -> FloatArray:
@@ -58,23 +99,23 @@ class Events:
 
     def name(self, row: int) -> str:
         """Name of the event in `row`."""
-        return name_of(self.examples[self.distinct[row]])
+        return self.examples.names[int(self.distinct[row])]
 
-    def names(self) -> list[str]:
-        """Names by index of `examples`."""
-        names = [example.get("name", "") for example in self.examples]
-        return names if set(map(type, names)) <= {str} else list(map(name_of, self.examples))
+    def where(self, held: Iterable[object]) -> BoolArray:
+        """Returns for each event whether what is said of its kind is true."""
+        found: BoolArray = np.fromiter(map(bool, held), bool, len(self.examples))[self.distinct]
+        return found
 
     def take(self, rows: IdArray) -> Events:
         """Returns the events of `rows`, in that order."""
-        return Events(
+        return replace(
+            self,
             start=self.start[rows],
             duration=self.duration[rows],
             thread=self.thread[rows],
             external_id=self.external_id[rows],
             correlation=self.correlation[rows],
             distinct=self.distinct[rows],
-            examples=self.examples,
         )
 
 

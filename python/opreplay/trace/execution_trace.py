@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 
 from opreplay.trace.errors import TraceError
-from opreplay.trace.events import NO_ID, Events, Lanes
+from opreplay.trace.events import NO_ID, Events, Examples, Lanes
 from opreplay.trace.loose_json import parse_object
 
 __all__ = ["read_execution_trace"]
@@ -185,7 +185,7 @@ def _events(
         external_id=np.array([nodes[row].id for row in rows], np.int64),
         correlation=np.full(len(rows), NO_ID, np.int64),
         distinct=np.array(distinct, np.int64),
-        examples=tuple(examples),
+        examples=Examples.of(examples),
     )
 
 

@@ -95,9 +95,9 @@ def capture_intervals(lanes: Lanes) -> list[tuple[int, float, float]]:
         thread, start = lanes.launch.thread[begin], lanes.launch.start[begin]
         stop = _first_after(lanes.launch, _named(lanes.launch, _END_CAPTURE), thread, start)
     else:
-        names = lanes.annotation.names()
-        wanted = np.array([name.startswith("capture_") for name in names], bool)
-        scopes = lanes.annotation.take(np.flatnonzero(wanted[lanes.annotation.distinct]))
+        names = lanes.annotation.examples.names
+        wanted = lanes.annotation.where(name.startswith("capture_") for name in names)
+        scopes = lanes.annotation.take(np.flatnonzero(wanted))
         thread, start, stop = scopes.thread, scopes.start, scopes.end
     return list(zip(thread.tolist(), start.tolist(), stop.tolist(), strict=True))
 
@@ -115,8 +115,7 @@ def _first_after(
 
 def _named(events: Events, part: str) -> BoolArray:
     """Tells by event whether its name holds `part`."""
-    held: BoolArray = np.array([part in name for name in events.names()], bool)
-    return held[events.distinct]
+    return events.where(part in name for name in events.examples.names)
 
 
 def _matching(wanted: IdArray, keys: IdArray) -> IdArray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,17 +11,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from opreplay.trace.arguments import overload_of, read_arguments, unrecorded_sentence
+from opreplay.trace.arguments import overload_of, unrecorded_sentence
 from opreplay.trace.call import (
     CallGroup,
     CallSequence,
-    RecordedArgument,
     RecordedCall,
     signature_of,
 )
 from opreplay.trace.captures import GraphJoin, join_graphs
 from opreplay.trace.collector import collector_paused
-from opreplay.trace.events import NO_ID, IdArray, name_of
+from opreplay.trace.events import NO_ID, IdArray
 from opreplay.trace.grouping import median_rows, times_by_group
 from opreplay.trace.kernels import pick
 from opreplay.trace.missing import missing_sentences
@@ -73,7 +72,6 @@ class Trace:
         self.path = path
         self.timeline = timeline
         self.graph_join = graph_join
-        self._arguments: dict[int, tuple[RecordedArgument, ...] | None] = {}
         self._signatures: dict[int, str] = {}
 
     def __len__(self) -> int:
@@ -98,8 +96,10 @@ class Trace:
     def missing(self) -> tuple[str, ...]:
         """What the trace doesn't record, each a sentence with the flag or version that does."""
         operators = [
-            self._arguments_of(distinct)
-            for distinct, kind in enumerate(self.timeline.kinds)
+            arguments
+            for arguments, kind in zip(
+                self.timeline.lanes.op.examples.arguments, self.timeline.kinds, strict=True
+            )
             if kind == "operator"
         ]
         return missing_sentences(self.timeline.lanes, operators)
@@ -224,7 +224,7 @@ class Trace:
         Returns each row's number, and for each number its signature.
         """
         ops = self.timeline.lanes.op
-        reads = np.array([name in step_ops for name in ops.names()], bool)[ops.distinct[rows]]
+        reads = ops.where(name in step_ops for name in ops.examples.names)[rows]
         if not reads.any():
             return group, signatures
         numbers: dict[object, int] = {}
@@ -239,28 +239,25 @@ class Trace:
         order = np.argsort(first)
         return np.argsort(order)[place], [signatures[key] for key in (keys[order] // base).tolist()]
 
-    def _arguments_of(self, distinct: int) -> tuple[RecordedArgument, ...] | None:
-        if distinct not in self._arguments:
-            self._arguments[distinct] = read_arguments(self.timeline.lanes.op.examples[distinct])
-        return self._arguments[distinct]
-
     def _signature(self, distinct: int) -> str:
         if distinct not in self._signatures:
-            name = name_of(self.timeline.lanes.op.examples[distinct])
-            self._signatures[distinct] = signature_of(name, self._arguments_of(distinct))
+            kinds = self.timeline.lanes.op.examples
+            self._signatures[distinct] = signature_of(
+                kinds.names[distinct], kinds.arguments[distinct]
+            )
         return self._signatures[distinct]
 
     def _unrecorded(self, row: int, call: RecordedCall) -> str | None:
         if call.arguments is not None:
             return None
         ops = self.timeline.lanes.op
-        return unrecorded_sentence(ops.examples[ops.distinct[row]])
+        return unrecorded_sentence(ops.examples.fields.get(int(ops.distinct[row]), {}))
 
     def _calls(self, rows: IdArray) -> Iterator[RecordedCall]:
         """Yields the calls of `rows`. Columns become lists at once: numpy scalars are slow."""
         line, ops = self.timeline, self.timeline.lanes.op
-        names, kernels = ops.names(), line.lanes.gpu.names()
-        steps = line.annotations.names()
+        names, kernels = ops.examples.names, line.lanes.gpu.examples.names
+        steps = line.annotations.examples.names
         columns: tuple[npt.NDArray[Any], ...] = (
             ops.distinct[rows],
             ops.start[rows],
@@ -285,7 +282,7 @@ class Trace:
         ):  # fmt: skip
             yield RecordedCall(
                 name=names[distinct],
-                arguments=self._arguments_of(distinct),
+                arguments=ops.examples.arguments[distinct],
                 start_us=start,
                 duration_us=duration,
                 self_us=own,
@@ -300,10 +297,10 @@ class Trace:
                 device_self_us=device_self if len(events) else None,
                 in_graph=in_graph,
                 batch=None if step_row == NOTHING else self._batches.get(step_row),
-                overload=overload_of(ops.examples[distinct]),
+                overload=overload_of(ops.examples.fields.get(distinct, {})),
             )
 
-    def _kernel_names(self, events: IdArray, names: list[str]) -> tuple[str, ...]:
+    def _kernel_names(self, events: IdArray, names: Sequence[str]) -> tuple[str, ...]:
         if not len(events):
             return ()
         gpu = self.timeline.lanes.gpu

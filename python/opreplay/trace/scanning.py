@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from itertools import starmap
 from pathlib import Path
-from typing import Any
+
+import orjson
 
 from opreplay._scan import Scanner
+from opreplay.trace.arguments import LISTS, argument_of_cell
+from opreplay.trace.call import RecordedArgument
 from opreplay.trace.devices import device_names
 from opreplay.trace.errors import TraceError
-from opreplay.trace.events import Events, Lanes
+from opreplay.trace.events import Events, Examples, Lanes
 from opreplay.trace.execution_trace import read_execution_trace
 from opreplay.trace.kept_values import KEY as KEPT_VALUES
 from opreplay.trace.loose_json import parse_objects
@@ -38,17 +42,8 @@ _CATEGORIES: Mapping[str, tuple[str, ...]] = {
 _EXTERNAL_ID, _CORRELATION = 0, 1
 """Numbers of the id columns."""
 
-_SIGNATURE_FIELDS = (
-    "Input type",
-    "Input Dims",
-    "Input dims",
-    "Input Strides",
-    "Concrete Inputs",
-    "kernel_backend",
-    "kernel",
-    KEPT_VALUES,
-)
-"""Fields that tell calls of one operator apart, and launches of one runtime function."""
+_SIGNATURE_FIELDS = ("Input dims", "kernel_backend", "kernel", KEPT_VALUES)
+"""Fields besides `LISTS` that tell calls of an operator apart, and launches of a function."""
 
 _REMEDY = "pass the .json or .json.gz file that torch.profiler's export_chrome_trace wrote"
 
@@ -63,12 +58,6 @@ def scan_lanes(path: str | Path, pieces: Iterable[bytes]) -> Lanes:
         TraceError: The document is cut off, damaged, foreign, or holds no event.
     """
     scanner = new_scanner()
-    examples: list[list[dict[str, Any]]] = [[] for _ in _LANES]
-
-    def parse_examples() -> None:
-        for lane, parsed in enumerate(examples):
-            parsed += parse_objects(path, scanner.take_examples(lane))
-
     unclaimed: list[bytes] = []  # what precedes the events; an Execution Trace as a whole
     last: deque[bytes] = deque(maxlen=2)
     devices: tuple[str, ...] = ()
@@ -82,10 +71,7 @@ def scan_lanes(path: str | Path, pieces: Iterable[bytes]) -> Lanes:
             begun = True
             devices = device_names(b"".join(unclaimed))
             unclaimed.clear()
-        # As they come up: the next piece is being unpacked meanwhile.
-        parse_examples()
     status, offset, found = scanner.finish()
-    parse_examples()
     if status != "complete":
         raise _refusal(path, status, offset, found)
     if not scanner.has_records and b"nodes" in scanner.keys:
@@ -97,8 +83,9 @@ def scan_lanes(path: str | Path, pieces: Iterable[bytes]) -> Lanes:
             f"{path}: byte 0: the trace holds no event; keep the profiler running while the "
             "model runs, and record the trace again"
         )
+    arguments = _arguments_of_cells(scanner)
     op, launch, gpu, annotation = (
-        _events(scanner, lane, examples[lane]) for lane in range(len(_LANES))
+        _events(path, scanner, lane, arguments) for lane in range(len(_LANES))
     )
     return Lanes(
         op=op,
@@ -129,11 +116,36 @@ def new_scanner() -> Scanner:
             ("correlation", _CORRELATION),
         ],
         name_key="name",
+        list_keys=list(LISTS),
         signature_keys=list(_SIGNATURE_FIELDS),
     )
 
 
-def _events(scanner: Scanner, lane: int, examples: list[dict[str, Any]]) -> Events:
+def _arguments_of_cells(scanner: Scanner) -> list[RecordedArgument | None]:
+    """Returns the argument of each cell; None for all where one is no strict JSON."""
+    text, count = scanner.cells()
+    try:
+        return list(starmap(argument_of_cell, orjson.loads(text)))
+    except orjson.JSONDecodeError:
+        return [None] * count
+
+
+def _examples(
+    path: str | Path, scanner: Scanner, lane: int, arguments: list[RecordedArgument | None]
+) -> Examples:
+    names, lists, others = scanner.examples(lane, arguments)
+    events = parse_objects(path, [(offset, text) for _, offset, text in others])
+    read = Examples.of(events)
+    fields = {}
+    for place, (number, _, _) in enumerate(others):
+        names[number], lists[number] = read.names[place], read.arguments[place]
+        fields[number] = read.fields[place]
+    return Examples(tuple(names), tuple(lists), fields)
+
+
+def _events(
+    path: str | Path, scanner: Scanner, lane: int, arguments: list[RecordedArgument | None]
+) -> Events:
     start, duration, thread, distinct, ids = scanner.table(lane)
     return Events(
         start=start,
@@ -142,7 +154,7 @@ def _events(scanner: Scanner, lane: int, examples: list[dict[str, Any]]) -> Even
         external_id=ids[_EXTERNAL_ID],
         correlation=ids[_CORRELATION],
         distinct=distinct,
-        examples=tuple(examples),
+        examples=_examples(path, scanner, lane, arguments),
     )
 
 

@@ -75,10 +75,9 @@ def select_rows(timeline: Timeline, selection: Selection) -> IdArray:
     Raises:
         ValueError: No annotation fits the scope.
     """
-    names = timeline.lanes.op.names()
+    names = timeline.lanes.op.examples.names
     fits = {name: selection.fits(name) for name in set(names)}
-    fitting = np.array([fits[name] for name in names], bool)
-    selected: BoolArray = fitting[timeline.lanes.op.distinct]
+    selected = timeline.lanes.op.where(fits[name] for name in names)
     if selection.scope is not None:
         selected &= _inside(timeline.lanes.op, timeline.annotations, selection.scope)
     if selection.level == "outermost":
@@ -90,13 +89,13 @@ def select_rows(timeline: Timeline, selection: Selection) -> IdArray:
 
 
 def _inside(ops: Events, annotations: Events, scope: str) -> BoolArray:
-    names = annotations.names()
+    names = annotations.examples.names
     present = {names[distinct] for distinct in np.unique(annotations.distinct)}
     wanted = {scope} & present or {name for name in present if scope in name}
     if not wanted:
         some = ", ".join(sorted(present)[:5]) or "none"
         raise ValueError(f"no annotation is named {scope!r}; the trace has: {some}")
-    rows = np.flatnonzero(np.array([name in wanted for name in names])[annotations.distinct])
+    rows = np.flatnonzero(annotations.where(name in wanted for name in names))
     rows = rows[np.argsort(annotations.start[rows], kind="stable")]
     # Ends so far, so that a long annotation covers what starts after a short one inside it.
     reach = np.maximum.accumulate(annotations.end[rows])

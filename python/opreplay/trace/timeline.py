@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from opreplay.trace.annotations import enclosing_annotations, with_profiler_steps
-from opreplay.trace.arguments import read_arguments
 from opreplay.trace.dropped_indices import with_indices
-from opreplay.trace.events import BoolArray, Events, FloatArray, IdArray, Lanes
+from opreplay.trace.events import BoolArray, Events, Examples, FloatArray, IdArray, Lanes
 from opreplay.trace.kernels import Launches, captured, link
 from opreplay.trace.kinds import Kind, classify
 from opreplay.trace.nesting import NOTHING, Nest, nest, preorder
@@ -31,7 +28,7 @@ class Timeline:
     tree: Nest
     """Which operator runs inside which."""
     kinds: tuple[Kind, ...]
-    """Kind of an operator's name, by index of ``lanes.op.examples``."""
+    """What each kind in ``lanes.op.examples`` stands for."""
     host_self: FloatArray
     """Duration without the operators inside."""
     launches: Launches
@@ -57,16 +54,11 @@ def build_timeline(unsorted: Lanes) -> Timeline:
     ops = unsorted.op.take(preorder(unsorted.op))
     lanes = replace(unsorted, op=ops)
     tree = nest(ops)
-    ops = with_indices(ops, tree, read_arguments)
+    ops = with_indices(ops, tree)
     lanes = replace(lanes, op=ops)
     launches = link(lanes, tree)
-    names = ops.names()
-    kind_of = {name: classify(name) for name in set(names)}
-    kinds = tuple(
-        "triton" if _is_triton(example) else kind_of[name]
-        for name, example in zip(names, ops.examples, strict=True)
-    )
-    is_operator = np.array([kind == "operator" for kind in kinds], bool)[ops.distinct]
+    kinds = _kinds(ops.examples)
+    is_operator = ops.where(kind == "operator" for kind in kinds)
     before = np.concatenate([[0], np.cumsum(is_operator)])
     rows = np.arange(len(ops))
     annotations = with_profiler_steps(lanes)
@@ -94,10 +86,13 @@ def _without_durations(timeline: Timeline) -> Timeline:
     return replace(timeline, lanes=replace(timeline.lanes, op=ops), host_self=none)
 
 
-def _is_triton(example: Mapping[str, Any]) -> bool:
-    """Tells a kernel launch that Inductor records, whatever the kernel's name."""
-    fields = example.get("args")
-    return isinstance(fields, dict) and fields.get("kernel_backend") == "triton"
+def _kinds(examples: Examples) -> tuple[Kind, ...]:
+    kind_of = {name: classify(name) for name in set(examples.names)}
+    kinds = [kind_of[name] for name in examples.names]
+    for number, fields in examples.fields.items():
+        if fields.get("kernel_backend") == "triton":  # a launch of Inductor's, whatever its name
+            kinds[number] = "triton"
+    return tuple(kinds)
 
 
 def _own_time(ops: Events, tree: Nest) -> FloatArray:
