@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from opreplay.trace.call import RecordedTimes
+from opreplay.trace.columns import from_columns
 from opreplay.trace.events import FloatArray, IdArray
 
 __all__ = ["median_rows", "times_by_group"]
@@ -28,18 +29,14 @@ def times_by_group(
     ordered = total[order]
     low = ordered[first + (calls[present] - 1) // 2]
     high = ordered[first + calls[present] // 2]
-    columns = (
-        present,
-        (low + high) / 2,
-        np.bincount(group, total, count)[present],
-        np.bincount(group, own, count)[present],
+    times = from_columns(
+        RecordedTimes,
+        len(present),
+        median=((low + high) / 2).tolist(),
+        total=np.bincount(group, total, count)[present].tolist(),
+        self_total=np.bincount(group, own, count)[present].tolist(),
     )
-    return {
-        index: RecordedTimes(median=median, total=summed, self_total=own_sum)
-        for index, median, summed, own_sum in zip(
-            *(column.tolist() for column in columns), strict=True
-        )
-    }
+    return dict(zip(present.tolist(), times, strict=True))
 
 
 def median_rows(group: IdArray, count: int, row: IdArray, key: FloatArray) -> IdArray:

@@ -34,11 +34,17 @@ class Launches:
     _gpu_by_owner: IdArray
     _owner_sorted: IdArray
 
-    def of_subtrees(self, rows: IdArray, sizes: IdArray) -> list[IdArray]:
-        """Returns for each row the GPU events launched by the `sizes` operators from it on."""
-        low = np.searchsorted(self._owner_sorted, rows).tolist()
-        high = np.searchsorted(self._owner_sorted, rows + sizes).tolist()
-        return [self._gpu_by_owner[a:b] for a, b in zip(low, high, strict=True)]
+    def of_subtrees(self, rows: IdArray, sizes: IdArray) -> tuple[IdArray, IdArray]:
+        """Returns the GPU events launched by the `sizes` operators from each row on.
+
+        Returns:
+            The events of all rows, one row's after another's, and how many each row has.
+        """
+        low = np.searchsorted(self._owner_sorted, rows)
+        counts = np.searchsorted(self._owner_sorted, rows + sizes) - low
+        before = np.cumsum(counts) - counts
+        places = np.repeat(low - before, counts) + np.arange(counts.sum())
+        return self._gpu_by_owner[places], counts
 
 
 def link(lanes: Lanes, tree: Nest) -> Launches:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from functools import cached_property
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from opreplay.trace.arguments import overload_of, unrecorded_sentence
 from opreplay.trace.call import (
@@ -20,11 +19,11 @@ from opreplay.trace.call import (
 )
 from opreplay.trace.captures import GraphJoin, join_graphs
 from opreplay.trace.collector import collector_paused
+from opreplay.trace.columns import from_columns
 from opreplay.trace.events import NO_ID, IdArray
 from opreplay.trace.grouping import median_rows, times_by_group
 from opreplay.trace.kernels import pick
 from opreplay.trace.missing import missing_sentences
-from opreplay.trace.nesting import NOTHING
 from opreplay.trace.ranks import merge_ranks, rank_files
 from opreplay.trace.scanning import scan_lanes
 from opreplay.trace.selection import Level, Selection, Steps, select_rows
@@ -33,6 +32,8 @@ from opreplay.trace.steps import Step, carry_on, parse_step
 from opreplay.trace.timeline import Timeline, build_timeline
 
 __all__ = ["Trace", "read_trace"]
+
+_CALLS_AT_ONCE = 1 << 13
 
 
 def read_trace(path: str | Path, *, progress: Progress | None = None) -> Trace:
@@ -183,33 +184,34 @@ class Trace:
         eligible = launched | ~np.isin(group, list(device))
         time = np.where(launched, span, duration)
         middle = median_rows(group[eligible], count, rows[eligible], time[eligible])
-        sizes = np.bincount(group, minlength=count).tolist()
-        in_graph = (np.bincount(group, line.in_graph[rows], count) > 0).tolist()
-        return [
-            CallGroup(
-                signature=signature,
-                call=call,
-                count=sizes[index],
-                host=host[index],
-                device=device.get(index),
-                kernels=tuple(Counter(call.kernels).items()) if call.kernels else (),
-                in_graph=in_graph[index],
-                batch=call.batch if call.name in step_ops else None,
-                unrecorded=self._unrecorded(int(middle[index]), call),
-            )
-            for index, (signature, call) in enumerate(
-                zip(signatures, self._calls(middle), strict=True)
-            )
-        ]
+        calls = list(self._calls(middle))
+        return from_columns(
+            CallGroup,
+            count,
+            signature=signatures,
+            call=calls,
+            count=np.bincount(group, minlength=count).tolist(),
+            host=map(host.get, range(count)),
+            device=map(device.get, range(count)),
+            kernels=(_counted(call.kernels) for call in calls),
+            in_graph=(np.bincount(group, line.in_graph[rows], count) > 0).tolist(),
+            batch=(call.batch if call.name in step_ops else None for call in calls),
+            unrecorded=map(self._unrecorded, middle.tolist(), calls),
+        )
 
     def _number_by_signature(self, rows: IdArray) -> tuple[IdArray, list[str]]:
         """Numbers the signatures of `rows` by first occurrence; returns each row's number too."""
-        distinct, first = np.unique(self.timeline.lanes.op.distinct[rows], return_index=True)
+        distinct = self.timeline.lanes.op.distinct[rows]
+        first = np.full(len(self.timeline.lanes.op.examples), len(rows))
+        first[distinct[::-1]] = np.arange(len(rows))[::-1]  # of equal places the last one counts
+        present = np.flatnonzero(first < len(rows))
+        present = present[np.argsort(first[present])]
         numbers: dict[str, int] = {}
-        number_of = np.zeros(len(self.timeline.lanes.op.examples), np.int64)
-        for index in distinct[np.argsort(first)].tolist():
-            number_of[index] = numbers.setdefault(self._signature(index), len(numbers))
-        return number_of[self.timeline.lanes.op.distinct[rows]], list(numbers)
+        number_of = np.zeros(len(first), np.int64)
+        number_of[present] = [
+            numbers.setdefault(self._signature(kind), len(numbers)) for kind in present.tolist()
+        ]
+        return number_of[distinct], list(numbers)
 
     def _number_by_step(
         self,
@@ -254,60 +256,59 @@ class Trace:
         return unrecorded_sentence(ops.examples.fields.get(int(ops.distinct[row]), {}))
 
     def _calls(self, rows: IdArray) -> Iterator[RecordedCall]:
-        """Yields the calls of `rows`. Columns become lists at once: numpy scalars are slow."""
-        line, ops = self.timeline, self.timeline.lanes.op
-        names, kernels = ops.examples.names, line.lanes.gpu.examples.names
-        steps = line.annotations.examples.names
-        columns: tuple[npt.NDArray[Any], ...] = (
-            ops.distinct[rows],
-            ops.start[rows],
-            ops.duration[rows],
-            line.host_self[rows],
-            ops.thread[rows],
-            ops.external_id[rows],
-            pick(line.annotations.distinct, line.step[rows]),
-            pick(ops.distinct, line.parent[rows]),
-            line.leaf[rows],
-            line.device[rows],
-            line.device_self[rows],
-            line.in_graph[rows],
-            line.step[rows],
-        )
-        launched = line.launches.of_subtrees(rows, line.tree.size[rows])
-        for (
-            distinct, start, duration, own, thread, external_id,
-            step, parent, leaf, device, device_self, in_graph, step_row,
-        ), events in zip(
-            zip(*(column.tolist() for column in columns), strict=True), launched, strict=True
-        ):  # fmt: skip
-            yield RecordedCall(
-                name=names[distinct],
-                arguments=ops.examples.arguments[distinct],
-                start_us=start,
-                duration_us=duration,
-                self_us=own,
-                thread=line.lanes.threads[thread],
-                rank=line.lanes.rank[thread] if line.lanes.rank else None,
-                external_id=None if external_id == NO_ID else external_id,
-                step=None if step == NOTHING else steps[step],
-                parent=None if parent == NOTHING else names[parent],
-                leaf=leaf,
-                kernels=self._kernel_names(events, kernels),
-                device_us=device if len(events) else None,
-                device_self_us=device_self if len(events) else None,
-                in_graph=in_graph,
-                batch=None if step_row == NOTHING else self._batches.get(step_row),
-                overload=overload_of(ops.examples.fields.get(distinct, {})),
-            )
+        """Yields the calls of `rows`, some thousands made at once."""
+        for at in range(0, len(rows), _CALLS_AT_ONCE):
+            yield from self._some_calls(rows[at : at + _CALLS_AT_ONCE])
 
-    def _kernel_names(self, events: IdArray, names: Sequence[str]) -> tuple[str, ...]:
-        if not len(events):
-            return ()
-        gpu = self.timeline.lanes.gpu
-        by_start = (
-            events[np.argsort(gpu.start[events], kind="stable")] if len(events) > 1 else events
+    def _some_calls(self, rows: IdArray) -> list[RecordedCall]:
+        line, lanes, ops = self.timeline, self.timeline.lanes, self.timeline.lanes.op
+        kinds = ops.distinct[rows].tolist()
+        names = (*ops.examples.names, None)  # the last stands for `NOTHING`
+        steps = (*line.annotations.examples.names, None)
+        ranks = lanes.rank or (None,) * len(lanes.threads)
+        step_rows, threads = line.step[rows], ops.thread[rows].tolist()
+        fields = ops.examples.fields
+        kernels = self._kernel_names(rows)
+        return from_columns(
+            RecordedCall,
+            len(rows),
+            name=map(names.__getitem__, kinds),
+            arguments=map(ops.examples.arguments.__getitem__, kinds),
+            start_us=ops.start[rows].tolist(),
+            duration_us=ops.duration[rows].tolist(),
+            self_us=line.host_self[rows].tolist(),
+            thread=map(lanes.threads.__getitem__, threads),
+            external_id=(None if i == NO_ID else i for i in ops.external_id[rows].tolist()),
+            step=map(steps.__getitem__, pick(line.annotations.distinct, step_rows).tolist()),
+            parent=map(names.__getitem__, pick(ops.distinct, line.parent[rows]).tolist()),
+            leaf=line.leaf[rows].tolist(),
+            kernels=kernels,
+            device_us=_of_launching(kernels, line.device[rows].tolist()),
+            device_self_us=_of_launching(kernels, line.device_self[rows].tolist()),
+            in_graph=line.in_graph[rows].tolist(),
+            batch=map(self._batches.get, step_rows.tolist()),
+            rank=map(ranks.__getitem__, threads),
+            overload=(overload_of(fields[i]) if i in fields else None for i in kinds),
         )
-        return tuple(names[distinct] for distinct in gpu.distinct[by_start].tolist())
+
+    def _kernel_names(self, rows: IdArray) -> list[tuple[str, ...]]:
+        """Returns for each row the kernels launched inside, by start time."""
+        gpu = self.timeline.lanes.gpu
+        events, counts = self.timeline.launches.of_subtrees(rows, self.timeline.tree.size[rows])
+        order = np.lexsort((gpu.start[events], np.repeat(np.arange(len(rows)), counts)))
+        kinds = gpu.distinct[events[order]].tolist()
+        names = list(map(gpu.examples.names.__getitem__, kinds))
+        return [tuple(names[a:b]) for a, b in pairwise(chain([0], np.cumsum(counts).tolist()))]
+
+
+def _of_launching(kernels: list[tuple[str, ...]], times: list[float]) -> list[float | None]:
+    """Returns the times of calls that launched kernels, None for the others."""
+    return [time if names else None for names, time in zip(kernels, times, strict=True)]
+
+
+def _counted(kernels: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
+    """Returns each name with the number of its kernels; most calls launch one at most."""
+    return tuple(Counter(kernels).items()) if len(kernels) > 1 else tuple((k, 1) for k in kernels)
 
 
 def _sorted_by_time(groups: list[CallGroup], level: Level) -> list[CallGroup]:
