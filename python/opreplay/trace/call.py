@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import orjson
@@ -22,6 +22,7 @@ __all__ = [
     "RecordedCall",
     "RecordedTimes",
     "Skipped",
+    "identity_of",
     "signature_of",
 ]
 
@@ -87,6 +88,14 @@ class RecordedArgument:
     tells calls apart."""
     true_elements: int | None = None
     """Number of true elements of the mask in a list, where the trace tells it."""
+    _text: bytes = field(default=b"", init=False, repr=False, compare=False)
+
+    @property
+    def text(self) -> bytes:
+        """What tells calls apart, as JSON; made once, for many calls share an argument."""
+        if not self._text:
+            object.__setattr__(self, "_text", _json(_telling(self)))
+        return self._text
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +157,6 @@ class CallGroup:
     Calls of an operator whose values depend on the step are a group for each step or phase.
     """
 
-    signature: str
-    """Stable hash of the call, equal on every machine; see `signature_of`."""
     call: RecordedCall
     """The call with the median recorded time."""
     count: int
@@ -166,6 +173,11 @@ class CallGroup:
     """Batch of the step that `call` ran in; None where its values do not depend on the step."""
     unrecorded: str | None
     """Set where the trace lacks types or dims for the call: one sentence, with the flag to set."""
+
+    @property
+    def signature(self) -> str:
+        """Stable hash of the call, equal on every machine; see `signature_of`."""
+        return signature_of(self.call.name, self.call.arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,15 +252,25 @@ class Skipped:
 
 def signature_of(name: str, arguments: tuple[RecordedArgument, ...] | None) -> str:
     """Returns 16 hex digits that name a call by operator, types, dims, strides and values."""
-    fields = None if arguments is None else list(map(_fields, arguments))
+    return hashlib.sha256(identity_of(name, arguments)).hexdigest()[:16]
+
+
+def identity_of(name: str, arguments: tuple[RecordedArgument, ...] | None) -> bytes:
+    """Returns what `signature_of` hashes, as JSON: calls are identical if it is."""
+    inputs = b"null"
+    if arguments is not None:
+        inputs = b"[%b]" % b",".join([argument.text for argument in arguments])
+    return b"[%b,%b]" % (_json(name), inputs)
+
+
+def _json(value: object) -> bytes:
     try:
-        text = orjson.dumps([name, fields])
+        return orjson.dumps(value)
     except TypeError:  # lone surrogates, or integers over 64 bits
-        text = json.dumps([name, fields], separators=(",", ":")).encode()
-    return hashlib.sha256(text).hexdigest()[:16]
+        return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _fields(argument: RecordedArgument) -> tuple[object, ...]:
+def _telling(argument: RecordedArgument) -> tuple[object, ...]:
     if argument.recovered:
         return ("", (), None if argument.strides is None else (), argument.value)
     fields = (argument.type, argument.dims, argument.strides, argument.value)

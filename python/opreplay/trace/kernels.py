@@ -126,13 +126,14 @@ def _named(events: Events, part: str) -> BoolArray:
 
 def _matching(wanted: IdArray, keys: IdArray) -> IdArray:
     """Returns for each id of `wanted` the first row of `keys` that holds it, or `NOTHING`."""
-    known = np.flatnonzero(keys != NO_ID)
-    order = known[np.argsort(keys[known], kind="stable")]
-    at = np.searchsorted(keys[order], wanted)
     found = np.full(len(wanted), NOTHING, np.int64)
-    inside = np.flatnonzero((at < len(order)) & (wanted != NO_ID))
-    hit = inside[keys[order[at[inside]]] == wanted[inside]]
-    found[hit] = order[at[hit]]
+    asking, known = np.flatnonzero(wanted != NO_ID), np.flatnonzero(keys != NO_ID)
+    if not len(asking) or not len(known):
+        return found
+    order = known[np.argsort(keys[known], kind="stable")]
+    at = np.searchsorted(keys[order], wanted[asking])
+    row = order[np.minimum(at, len(order) - 1)]
+    found[asking] = np.where(keys[row] == wanted[asking], row, NOTHING)
     return found
 
 

@@ -15,13 +15,13 @@ from opreplay.trace.call import (
     CallGroup,
     CallSequence,
     RecordedCall,
-    signature_of,
+    identity_of,
 )
 from opreplay.trace.captures import GraphJoin, join_graphs
 from opreplay.trace.collector import collector_paused
 from opreplay.trace.columns import from_columns
 from opreplay.trace.events import NO_ID, IdArray
-from opreplay.trace.grouping import median_rows, times_by_group
+from opreplay.trace.grouping import times_by_group
 from opreplay.trace.kernels import pick
 from opreplay.trace.missing import missing_sentences
 from opreplay.trace.ranks import merge_ranks, rank_files
@@ -73,7 +73,6 @@ class Trace:
         self.path = path
         self.timeline = timeline
         self.graph_join = graph_join
-        self._signatures: dict[int, str] = {}
 
     def __len__(self) -> int:
         """Number of recorded calls."""
@@ -171,24 +170,22 @@ class Trace:
 
     def _group(self, rows: IdArray, step_ops: Collection[str], steps: Steps) -> list[CallGroup]:
         line = self.timeline
-        group, signatures = self._number_by_signature(rows)
-        group, signatures = self._number_by_step(rows, group, signatures, step_ops, steps)
-        count = len(signatures)
-        duration, span = line.lanes.op.duration[rows], line.device[rows]
-        host = times_by_group(group, count, duration, line.host_self[rows])
-        launched = ~np.isnan(span)
-        device = times_by_group(
-            group[launched], count, span[launched], line.device_self[rows][launched]
+        group, count = self._number_by_step(rows, self._number_by_call(rows), step_ops, steps)
+        host, median = times_by_group(
+            group, count, line.lanes.op.duration[rows], line.host_self[rows]
         )
+        middle = rows[median]
         # Where some calls of a group launched kernels, one of these stands for all.
-        eligible = launched | ~np.isin(group, list(device))
-        time = np.where(launched, span, duration)
-        middle = median_rows(group[eligible], count, rows[eligible], time[eligible])
+        launching = np.flatnonzero(~np.isnan(line.device[rows]))
+        ran = rows[launching]
+        device, median = times_by_group(
+            group[launching], count, line.device[ran], line.device_self[ran]
+        )
+        middle[list(device)] = ran[median]
         calls = list(self._calls(middle))
         return from_columns(
             CallGroup,
             count,
-            signature=signatures,
             call=calls,
             count=np.bincount(group, minlength=count).tolist(),
             host=map(host.get, range(count)),
@@ -199,36 +196,33 @@ class Trace:
             unrecorded=map(self._unrecorded, middle.tolist(), calls),
         )
 
-    def _number_by_signature(self, rows: IdArray) -> tuple[IdArray, list[str]]:
-        """Numbers the signatures of `rows` by first occurrence; returns each row's number too."""
+    def _number_by_call(self, rows: IdArray) -> IdArray:
+        """Returns a number for each row, the same for identical calls, by first occurrence."""
+        kinds = self.timeline.lanes.op.examples
         distinct = self.timeline.lanes.op.distinct[rows]
-        first = np.full(len(self.timeline.lanes.op.examples), len(rows))
+        first = np.full(len(kinds), len(rows))
         first[distinct[::-1]] = np.arange(len(rows))[::-1]  # of equal places the last one counts
         present = np.flatnonzero(first < len(rows))
         present = present[np.argsort(first[present])]
-        numbers: dict[str, int] = {}
-        number_of = np.zeros(len(first), np.int64)
+        numbers: dict[bytes, int] = {}
+        number_of = np.zeros(len(kinds), np.int64)
         number_of[present] = [
-            numbers.setdefault(self._signature(kind), len(numbers)) for kind in present.tolist()
+            numbers.setdefault(identity_of(kinds.names[kind], kinds.arguments[kind]), len(numbers))
+            for kind in present.tolist()
         ]
-        return number_of[distinct], list(numbers)
+        return number_of[distinct]
 
     def _number_by_step(
-        self,
-        rows: IdArray,
-        group: IdArray,
-        signatures: list[str],
-        step_ops: Collection[str],
-        steps: Steps,
-    ) -> tuple[IdArray, list[str]]:
+        self, rows: IdArray, group: IdArray, step_ops: Collection[str], steps: Steps
+    ) -> tuple[IdArray, int]:
         """Numbers anew, by first occurrence, what `step_ops` did in other steps or phases.
 
-        Returns each row's number, and for each number its signature.
+        Returns each row's number, and how many there are.
         """
         ops = self.timeline.lanes.op
         reads = ops.where(name in step_ops for name in ops.examples.names)[rows]
         if not reads.any():
-            return group, signatures
+            return group, int(group.max(initial=-1)) + 1
         numbers: dict[object, int] = {}
         number_of = np.zeros(len(self.timeline.annotations) + 1, np.int64)  # the last: no step
         for row, step in self._batches.items():
@@ -237,17 +231,8 @@ class Trace:
                 number_of[row] = numbers.setdefault(key, len(numbers) + 1)
         base = len(numbers) + 1
         part = np.where(reads, number_of[self.timeline.step[rows]], 0)
-        keys, first, place = np.unique(group * base + part, return_index=True, return_inverse=True)
-        order = np.argsort(first)
-        return np.argsort(order)[place], [signatures[key] for key in (keys[order] // base).tolist()]
-
-    def _signature(self, distinct: int) -> str:
-        if distinct not in self._signatures:
-            kinds = self.timeline.lanes.op.examples
-            self._signatures[distinct] = signature_of(
-                kinds.names[distinct], kinds.arguments[distinct]
-            )
-        return self._signatures[distinct]
+        _, first, place = np.unique(group * base + part, return_index=True, return_inverse=True)
+        return np.argsort(np.argsort(first))[place], len(first)
 
     def _unrecorded(self, row: int, call: RecordedCall) -> str | None:
         if call.arguments is not None:
