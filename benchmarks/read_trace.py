@@ -1,4 +1,4 @@
-"""Times reading a trace beside plain gunzip and orjson: `python benchmarks/read_trace.py FOLDER`.
+"""Times reading a trace beside gunzip and orjson: `python benchmarks/read_trace.py FOLDER`.
 
 The trace is made of real events: those of every Kineto trace in FOLDER, in equal shares, repeated
 with shifted times and ids until it has the wanted size.
@@ -14,14 +14,17 @@ import sys
 import tempfile
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import orjson
 
 from opreplay._scan import Scanner
 from opreplay.trace import read_trace
+from opreplay.trace.arguments import LISTS
 from opreplay.trace.scanning import new_scanner
 
 _SHIFTED_IDS = ("External id", "external id", "correlation")
@@ -78,19 +81,37 @@ def write_trace(path: Path, folder: Path, size: int) -> tuple[int, float]:
     return written, operators / count
 
 
-def best_of(repeats: int, run: Callable[[], object]) -> float:
-    """Returns the shortest of several times [seconds]."""
-    times = []
+def time_in_turn(repeats: int, runs: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
+    """Returns the times of each of several runs [seconds], which take turns."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeats):
-        gc.collect()
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return min(times)
+        for name, run in runs.items():
+            gc.collect()
+            start = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - start)
+    return times
 
 
-def gunzip(path: Path) -> None:
-    """Unpacks a file piece by piece, as the reader does."""
+def ratio(times: list[float], others: list[float]) -> str:
+    """Returns the median and the least of the ratios of times that were measured in turn."""
+    ratios = [one / other for one, other in zip(times, others, strict=True)]
+    return f"{median(ratios):.2f} x (at best {min(ratios):.2f} x)"
+
+
+def gunzip_program(path: Path) -> None:
+    """Unpacks a file with gzip's own program, to nowhere."""
+    subprocess.run(["gunzip", "-c", str(path)], check=True, stdout=subprocess.DEVNULL)
+
+
+def gunzip_module(path: Path) -> None:
+    """Unpacks a file whole, as a script would."""
+    with gzip.open(path) as file:
+        file.read()
+
+
+def inflate(path: Path) -> None:
+    """Unpacks a file piece by piece with zlib, which drops each piece while the caches hold it."""
     inflater = zlib.decompressobj(wbits=31)
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(1 << 16):
@@ -108,6 +129,16 @@ def scan(data: bytes) -> Scanner:
     scanner.feed(data)
     scanner.finish()
     return scanner
+
+
+def parse_and_walk(data: bytes) -> Counter[tuple[str, str]]:
+    """Counts calls the way of analyzers: every event an object, then a look at each of them."""
+    document = orjson.loads(data)
+    return Counter(
+        (event["name"], repr([event.get("args", {}).get(key) for key in LISTS]))
+        for event in document["traceEvents"]
+        if event.get("cat") in ("cpu_op", "Operator")
+    )
 
 
 def peak_growth(path: Path) -> int:
@@ -132,7 +163,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="folder of Kineto traces (.json.gz)")
     parser.add_argument("--megabytes", type=int, default=62, help="size of the trace")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--no-orjson", action="store_true", help="leave out orjson (memory)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -145,17 +176,35 @@ def main() -> None:
             f"{len(trace.groups()):,} signatures"
         )
         del trace
-        unpack = best_of(args.repeats, lambda: gunzip(path))
-        whole = best_of(args.repeats, lambda: load_and_group(path))
-        print(f"gunzip alone:   {unpack:.3f} s")
-        print(f"load and group: {whole:.3f} s, {whole / unpack:.2f} x gunzip")
+        times = time_in_turn(
+            args.repeats,
+            {
+                "load and group": lambda: load_and_group(path),
+                "gunzip -c": lambda: gunzip_program(path),
+                "gzip.open": lambda: gunzip_module(path),
+                "zlib alone": lambda: inflate(path),
+            },
+        )
+        whole = times.pop("load and group")
+        print(f"load and group: {median(whole):.3f} s")
+        for name, unpacking in times.items():
+            print(f"{name:<16}{median(unpacking):.3f} s; load and group {ratio(whole, unpacking)}")
         print(f"peak growth:    {peak_growth(path) / 1e6:.1f} MB")
         if args.no_orjson:
             return
         data = gzip.decompress(path.read_bytes())
-        alone = best_of(args.repeats, lambda: scan(data))
-        objects = best_of(args.repeats, lambda: orjson.loads(data))
-        print(f"scanner alone:  {size / alone / 1e6:,.0f} MB/s, {objects / alone:.1f} x orjson")
+        times = time_in_turn(
+            args.repeats,
+            {
+                "scanner alone": lambda: scan(data),
+                "orjson": lambda: orjson.loads(data),
+                "orjson and walk": lambda: parse_and_walk(data),
+            },
+        )
+        alone = times.pop("scanner alone")
+        print(f"scanner alone:  {size / median(alone) / 1e6:,.0f} MB/s")
+        for name, parsing in times.items():
+            print(f"{name:<16}{median(parsing):.3f} s, {ratio(parsing, alone)} the scanner's time")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Literal
 
 import orjson
@@ -24,6 +25,7 @@ __all__ = [
     "Skipped",
     "identity_of",
     "signature_of",
+    "text_of",
 ]
 
 Dims = tuple[int, ...] | tuple[tuple[int, ...], ...]
@@ -88,14 +90,6 @@ class RecordedArgument:
     tells calls apart."""
     true_elements: int | None = None
     """Number of true elements of the mask in a list, where the trace tells it."""
-    _text: bytes = field(default=b"", init=False, repr=False, compare=False)
-
-    @property
-    def text(self) -> bytes:
-        """What tells calls apart, as JSON; made once, for many calls share an argument."""
-        if not self._text:
-            object.__setattr__(self, "_text", _json(_telling(self)))
-        return self._text
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,15 +246,23 @@ class Skipped:
 
 def signature_of(name: str, arguments: tuple[RecordedArgument, ...] | None) -> str:
     """Returns 16 hex digits that name a call by operator, types, dims, strides and values."""
-    return hashlib.sha256(identity_of(name, arguments)).hexdigest()[:16]
+    texts = None if arguments is None else map(text_of, arguments)
+    return hashlib.sha256(identity_of(name, texts)).hexdigest()[:16]
 
 
-def identity_of(name: str, arguments: tuple[RecordedArgument, ...] | None) -> bytes:
-    """Returns what `signature_of` hashes, as JSON: calls are identical if it is."""
-    inputs = b"null"
-    if arguments is not None:
-        inputs = b"[%b]" % b",".join([argument.text for argument in arguments])
-    return b"[%b,%b]" % (_json(name), inputs)
+def identity_of(name: str, texts: Iterable[bytes] | None) -> bytes:
+    """Returns what `signature_of` hashes, as JSON: calls are identical if it is.
+
+    Args:
+        name: Operator name.
+        texts: `text_of` each argument; None where arguments aren't recorded.
+    """
+    return b"[%b,%b]" % (_json(name), b"null" if texts is None else b"[%b]" % b",".join(texts))
+
+
+def text_of(argument: RecordedArgument) -> bytes:
+    """Returns what of an argument tells calls apart, as JSON."""
+    return _json(_telling(argument))
 
 
 def _json(value: object) -> bytes:

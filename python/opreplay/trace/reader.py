@@ -16,6 +16,7 @@ from opreplay.trace.call import (
     CallSequence,
     RecordedCall,
     identity_of,
+    text_of,
 )
 from opreplay.trace.captures import GraphJoin, join_graphs
 from opreplay.trace.collector import collector_paused
@@ -205,11 +206,16 @@ class Trace:
         present = np.flatnonzero(first < len(rows))
         present = present[np.argsort(first[present])]
         numbers: dict[bytes, int] = {}
+        texts: dict[int, bytes] = {}  # by identity, for most calls share their arguments
         number_of = np.zeros(len(kinds), np.int64)
-        number_of[present] = [
-            numbers.setdefault(identity_of(kinds.names[kind], kinds.arguments[kind]), len(numbers))
-            for kind in present.tolist()
-        ]
+        for kind in present.tolist():
+            arguments = kinds.arguments[kind]
+            for argument in arguments or ():
+                if id(argument) not in texts:
+                    texts[id(argument)] = text_of(argument)
+            each = None if arguments is None else [texts[id(argument)] for argument in arguments]
+            identity = identity_of(kinds.names[kind], each)
+            number_of[kind] = numbers.setdefault(identity, len(numbers))
         return number_of[distinct]
 
     def _number_by_step(
