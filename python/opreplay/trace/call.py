@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,7 +22,6 @@ __all__ = [
     "RecordedCall",
     "RecordedTimes",
     "Skipped",
-    "identity_of",
     "signature_of",
     "text_of",
 ]
@@ -246,18 +244,8 @@ class Skipped:
 
 def signature_of(name: str, arguments: tuple[RecordedArgument, ...] | None) -> str:
     """Returns 16 hex digits that name a call by operator, types, dims, strides and values."""
-    texts = None if arguments is None else map(text_of, arguments)
-    return hashlib.sha256(identity_of(name, texts)).hexdigest()[:16]
-
-
-def identity_of(name: str, texts: Iterable[bytes] | None) -> bytes:
-    """Returns what `signature_of` hashes, as JSON: calls are identical if it is.
-
-    Args:
-        name: Operator name.
-        texts: `text_of` each argument; None where arguments aren't recorded.
-    """
-    return b"[%b,%b]" % (_json(name), b"null" if texts is None else b"[%b]" % b",".join(texts))
+    inputs = b"null" if arguments is None else b"[%b]" % b",".join(map(text_of, arguments))
+    return hashlib.sha256(b"[%b,%b]" % (_json(name), inputs)).hexdigest()[:16]
 
 
 def text_of(argument: RecordedArgument) -> bytes:

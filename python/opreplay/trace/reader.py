@@ -15,7 +15,6 @@ from opreplay.trace.call import (
     CallGroup,
     CallSequence,
     RecordedCall,
-    identity_of,
     text_of,
 )
 from opreplay.trace.captures import GraphJoin, join_graphs
@@ -205,17 +204,16 @@ class Trace:
         first[distinct[::-1]] = np.arange(len(rows))[::-1]  # of equal places the last one counts
         present = np.flatnonzero(first < len(rows))
         present = present[np.argsort(first[present])]
-        numbers: dict[bytes, int] = {}
-        texts: dict[int, bytes] = {}  # by identity, for most calls share their arguments
+        arguments = [kinds.arguments[kind] for kind in present]
+        # Most calls share their argument objects, so each of these is looked at once.
+        objects = {id(one): one for one in chain.from_iterable(each or () for each in arguments)}
+        texts: dict[bytes, int] = {}
+        text = {key: texts.setdefault(text_of(one), len(texts)) for key, one in objects.items()}
+        numbers: dict[object, int] = {}
         number_of = np.zeros(len(kinds), np.int64)
-        for kind in present.tolist():
-            arguments = kinds.arguments[kind]
-            for argument in arguments or ():
-                if id(argument) not in texts:
-                    texts[id(argument)] = text_of(argument)
-            each = None if arguments is None else [texts[id(argument)] for argument in arguments]
-            identity = identity_of(kinds.names[kind], each)
-            number_of[kind] = numbers.setdefault(identity, len(numbers))
+        for kind, each in zip(present.tolist(), arguments, strict=True):
+            inputs = None if each is None else tuple([text[id(one)] for one in each])
+            number_of[kind] = numbers.setdefault((kinds.names[kind], inputs), len(numbers))
         return number_of[distinct]
 
     def _number_by_step(
