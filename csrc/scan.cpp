@@ -112,24 +112,38 @@ class Scanner::Walk {
 
   [[nodiscard]] size_t at() const noexcept { return at_; }
 
-  /// Calls `member(key)` with the position at the value, for each member of the object at the
+  /// Calls `member(role)` with the position at the value, for each member of the object at the
   /// position; `member` moves behind the value. Leaves the position behind the object.
+  ///
+  /// Writers give alike objects the same keys in the same order: `seen` holds those of the object
+  /// before, which are told by one comparison each.
   template <typename Member>
-  Step object(Member member) {
+  Step object(const KeyRoles& roles, SeenKeys& seen, Member member) {
     ++at_;
-    bool first = true;
-    while (true) {
-      if (Step step = space(); step != Step::kDone) return step;
-      if (text_[at_] == '}') break;
-      if (!first) {
-        if (text_[at_] != ',') return Step::kBad;
-        ++at_;
+    for (size_t place = 0;; ++place) {
+      size_t role = KeyRoles::kNoRole;
+      if (!loose_ && place < seen.size() && text_.substr(at_).starts_with(seen[place].text)) {
+        at_ += seen[place].text.size();
+        role = seen[place].role;
         if (Step step = space(); step != Step::kDone) return step;
+      } else {
+        const size_t begin = at_;
+        if (Step step = space(); step != Step::kDone) return step;
+        if (text_[at_] == '}') break;
+        if (place != 0) {
+          if (text_[at_] != ',') return Step::kBad;
+          ++at_;
+          if (Step step = space(); step != Step::kDone) return step;
+        }
+        std::string_view name;
+        if (Step step = key(name); step != Step::kDone) return step;
+        role = roles.role_of(name);
+        if (!loose_) {
+          if (place == seen.size()) seen.emplace_back();
+          seen[place] = {std::string(text_.substr(begin, at_ - begin)), role};
+        }
       }
-      first = false;
-      std::string_view name;
-      if (Step step = key(name); step != Step::kDone) return step;
-      const Step step = member(name);
+      const Step step = member(role);
       if (step == Step::kLeft) return Step::kDone;
       if (step != Step::kDone) return step;
     }
@@ -276,6 +290,7 @@ Scanner::Scanner(ScanPlan plan) : plan_(std::move(plan)) {
   tables_.resize(lanes);
   alike_.resize(lanes);
   examples_.resize(lanes);
+  fields_seen_.resize(lanes + 1);
   for (ScanTable& table : tables_) table.ids.resize(columns);
   record_.ids.resize(columns);
   elements_.resize(plan_.list_keys.size());
@@ -292,6 +307,7 @@ Scanner::Scanner(ScanPlan plan) : plan_(std::move(plan)) {
   own_keys_.add(plan_.duration_key, kDuration);
   own_keys_.add(plan_.process_key, kProcess);
   own_keys_.add(plan_.thread_key, kThread);
+  own_keys_.add(plan_.fields_key, kFields);
 }
 
 void Scanner::feed(std::string_view piece) {
@@ -451,10 +467,9 @@ Scanner::Step Scanner::read_members(Walk& walk) {
   record.lane = KeyRoles::kNoRole;
   std::ranges::fill(record.ids, std::string_view{});
   std::ranges::fill(record.signature, std::string_view{});
-  const auto field = [&](std::string_view key) {
+  const auto field = [&](size_t role) {
     std::string_view value;
     const Step step = walk.value(value);
-    const size_t role = field_keys_.role_of(key);
     if (role < record.ids.size()) {
       record.ids[role] = value;
     } else if (role != KeyRoles::kNoRole) {
@@ -462,11 +477,13 @@ Scanner::Step Scanner::read_members(Walk& walk) {
     }
     return step;
   };
-  return walk.object([&](std::string_view key) {
-    if (key == plan_.fields_key && walk.at_object()) return walk.object(field);
+  return walk.object(own_keys_, own_seen_, [&](size_t role) {
+    if (role == kFields && walk.at_object()) {
+      const size_t lane = std::min(record.lane, tables_.size());
+      return walk.object(field_keys_, fields_seen_[lane], field);
+    }
     std::string_view value;
     if (const Step step = walk.value(value); step != Step::kDone) return step;
-    const size_t role = own_keys_.role_of(key);
     if (role == KeyRoles::kNoRole) return Step::kDone;
     record.own[role] = value;
     if (role == kPhase && unquoted(value) != plan_.phase) return walk.leave();

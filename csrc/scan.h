@@ -141,6 +141,13 @@ class Scanner {
 
   class Walk;
 
+  /// What stood between two values of the record before, key included, and the key's role.
+  struct SeenKey {
+    std::string text;
+    size_t role;
+  };
+  using SeenKeys = std::vector<SeenKey>;
+
   struct Hash {
     using is_transparent = void;
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
@@ -148,7 +155,17 @@ class Scanner {
   using Numbers = std::unordered_map<std::string, int64_t, Hash, std::equal_to<>>;
 
   /// Roles of a record's own values; those of its fields are numbered by column.
-  enum Role : size_t { kPhase, kLane, kName, kStart, kDuration, kProcess, kThread, kRoles };
+  enum Role : size_t {
+    kPhase,
+    kLane,
+    kName,
+    kStart,
+    kDuration,
+    kProcess,
+    kThread,
+    kFields,
+    kRoles
+  };
 
   /// The values of one record; each is empty where the record has none.
   struct Record {
@@ -197,6 +214,9 @@ class Scanner {
   bool has_records_ = false;
   uint64_t record_count_ = 0;
   Record record_;
+  /// Keys of the record before, and of the fields of the one before in each lane, or in none.
+  SeenKeys own_seen_;
+  std::vector<SeenKeys> fields_seen_;
 
   /// What has arrived and isn't scanned; `at_` is the place in it, `limit_` how far it is indexed.
   std::string buffer_;
