@@ -8,7 +8,7 @@ SHELL := bash
 .ONESHELL:
 .PHONY: demo test lint sanitize check-kernels check-graph check-cuda-build device-check wheelhouse clean
 
-DEV := pytest pytest-cov hypothesis jsonschema jinja2 plotly pandas playwright ray
+DEV := pytest pytest-cov hypothesis jsonschema jinja2 plotly pandas playwright ray isal
 LINT := ruff==0.17.6 mypy clang-format==23.1.5 jinja2
 
 demo:

@@ -23,7 +23,7 @@ from typing import Any
 import orjson
 
 from opreplay._scan import Scanner
-from opreplay.trace import read_trace
+from opreplay.trace import read_trace, source
 from opreplay.trace.arguments import LISTS
 from opreplay.trace.scanning import new_scanner
 
@@ -186,7 +186,7 @@ def main() -> None:
             },
         )
         whole = times.pop("load and group")
-        print(f"load and group: {median(whole):.3f} s")
+        print(f"load and group: {median(whole):.3f} s, unpacked with {source.zlib.__name__}")
         for name, unpacking in times.items():
             print(f"{name:<16}{median(unpacking):.3f} s; load and group {ratio(whole, unpacking)}")
         print(f"peak growth:    {peak_growth(path) / 1e6:.1f} MB")

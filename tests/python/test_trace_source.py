@@ -20,6 +20,14 @@ DOCUMENT = {"traceEvents": [event("aten::mm"), event("aten::add", ts=20)]}
 TEXT = json.dumps(DOCUMENT).encode()
 
 
+either_inflater = pytest.mark.usefixtures("inflater")
+
+
+@pytest.fixture(params=["zlib", "isal.isal_zlib"])
+def inflater(request, monkeypatch) -> None:
+    monkeypatch.setattr("opreplay.trace.source.zlib", pytest.importorskip(request.param))
+
+
 def failure_of(path: Path | str) -> str:
     with pytest.raises(TraceError) as caught:
         read_trace(path)
@@ -30,6 +38,7 @@ def failure_of(path: Path | str) -> str:
     return message
 
 
+@either_inflater
 def test_gzip_is_told_by_its_first_bytes_and_not_by_its_name(tmp_path):
     path = tmp_path / "trace.json"
     path.write_bytes(gzip.compress(TEXT))
@@ -42,12 +51,14 @@ def test_plain_json_reads_under_a_gz_name(tmp_path):
     assert len(read_trace(path)) == 2
 
 
+@either_inflater
 def test_gzip_members_and_padding_after_them_read_as_one_document(tmp_path):
     path = tmp_path / "trace.gz"
     path.write_bytes(gzip.compress(TEXT[:30]) + gzip.compress(TEXT[30:]) + b"\0" * 100)
     assert b"".join(read_pieces(path)) == TEXT
 
 
+@either_inflater
 def test_a_gzip_member_that_begins_at_a_chunk_boundary_is_read(tmp_path, monkeypatch):
     first, second = gzip.compress(TEXT[:30]), gzip.compress(TEXT[30:])
     monkeypatch.setattr("opreplay.trace.source._CHUNK", len(first))
@@ -81,6 +92,7 @@ def test_progress_counts_the_bytes_of_the_file_up_to_its_size(tmp_path):
     assert seen[-1] == (size, size)
 
 
+@either_inflater
 def test_truncated_gzip_names_the_byte_where_the_data_ends(tmp_path):
     path = tmp_path / "cut.json.gz"
     whole = gzip.compress(TEXT)
@@ -90,12 +102,14 @@ def test_truncated_gzip_names_the_byte_where_the_data_ends(tmp_path):
     assert "truncated" in message
 
 
+@either_inflater
 def test_gzip_without_its_trailer_is_truncated(tmp_path):
     path = tmp_path / "cut.json.gz"
     path.write_bytes(gzip.compress(TEXT)[:-4])
     assert "truncated" in failure_of(path)
 
 
+@either_inflater
 def test_damaged_gzip_is_named(tmp_path):
     path = tmp_path / "bad.json.gz"
     whole = bytearray(gzip.compress(TEXT))
