@@ -146,10 +146,23 @@ py::array_t<int64_t> innermost_rows(const TreeColumns& intervals,
                             span_of(end)));
 }
 
+/// Sets an attribute of each object, past a class that forbids it, to the next of the values.
+void set_each(const py::object& descriptor, const py::list& objects, const py::iterable& values) {
+  const auto set = Py_TYPE(descriptor.ptr())->tp_descr_set;
+  if (set == nullptr) throw py::type_error("expected the descriptor of a slot");
+  auto value = values.begin();
+  for (const py::handle object : objects) {
+    if (value == values.end()) throw py::value_error("expected a value for each object");
+    if (set(descriptor.ptr(), object.ptr(), value->ptr()) != 0) throw py::error_already_set();
+    ++value;
+  }
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_scan, module) {
-  module.doc() = "Cuts records out of JSON documents, and nests intervals.";
+  module.doc() = "Cuts records out of JSON documents, nests intervals and fills objects.";
+  module.def("set_each", &set_each, py::arg("descriptor"), py::arg("objects"), py::arg("values"));
   module.def("nest",
              &nest_columns,
              py::arg("thread"),

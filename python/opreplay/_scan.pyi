@@ -1,14 +1,16 @@
-"""Cuts records out of JSON documents, and nests intervals; loads no torch."""
+"""Cuts records out of JSON documents, nests intervals and fills objects; loads no torch."""
 
-from typing import Literal, TypeVar
+from collections.abc import Iterable
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 _Floats = npt.NDArray[np.float64]
 _Ids = npt.NDArray[np.int64]
-_Cell = TypeVar("_Cell")
+_T = TypeVar("_T")
 
+def set_each(descriptor: object, objects: list[Any], values: Iterable[object]) -> None: ...
 def nest(
     thread: _Ids, start: _Floats, end: _Floats, *, tolerance: float
 ) -> tuple[_Ids, _Ids, _Ids]: ...
@@ -43,8 +45,8 @@ class Scanner:
     ) -> tuple[Literal["complete", "truncated", "damaged", "foreign"], int, bytes]: ...
     def cells(self) -> tuple[bytes, int]: ...
     def examples(
-        self, lane: int, cells: list[_Cell | None]
-    ) -> tuple[list[str], list[tuple[_Cell, ...] | None], list[tuple[int, int, bytes]]]: ...
+        self, lane: int, cells: list[_T | None]
+    ) -> tuple[list[str], list[tuple[_T, ...] | None], list[tuple[int, int, bytes]]]: ...
     def table(self, lane: int) -> tuple[_Floats, _Floats, _Ids, _Ids, list[_Ids]]: ...
     @property
     def threads(self) -> list[bytes]: ...

@@ -202,8 +202,8 @@ class Trace:
         distinct = self.timeline.lanes.op.distinct[rows]
         first = np.full(len(kinds), len(rows))
         first[distinct[::-1]] = np.arange(len(rows))[::-1]  # of equal places the last one counts
-        present = np.flatnonzero(first < len(rows))
-        present = present[np.argsort(first[present])]
+        used = np.flatnonzero(first < len(rows))
+        present = used[np.argsort(first[used])].tolist()
         arguments = [kinds.arguments[kind] for kind in present]
         # Most calls share their argument objects, so each of these is looked at once.
         objects = {id(one): one for one in chain.from_iterable(each or () for each in arguments)}
@@ -211,7 +211,7 @@ class Trace:
         text = {key: texts.setdefault(text_of(one), len(texts)) for key, one in objects.items()}
         numbers: dict[object, int] = {}
         number_of = np.zeros(len(kinds), np.int64)
-        for kind, each in zip(present.tolist(), arguments, strict=True):
+        for kind, each in zip(present, arguments, strict=True):
             inputs = None if each is None else tuple([text[id(one)] for one in each])
             number_of[kind] = numbers.setdefault((kinds.names[kind], inputs), len(numbers))
         return number_of[distinct]
