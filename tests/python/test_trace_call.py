@@ -7,7 +7,9 @@ import gc
 import pytest
 
 from opreplay.trace import RecordedArgument, signature_of
+from opreplay.trace.call import RecordedTimes
 from opreplay.trace.collector import collector_paused
+from opreplay.trace.columns import from_columns
 
 
 def test_the_signature_is_the_same_in_every_version():
@@ -40,3 +42,21 @@ def test_a_paused_collector_goes_on_after_an_error():
         assert not gc.isenabled()
         raise ValueError("inside")
     assert gc.isenabled()
+
+
+def test_columns_make_what_the_class_makes():
+    columns = {"median": [1.0, 2.0], "total": iter([3.0, 4.0]), "self_total": (5.0, 6.0)}
+    made = from_columns(RecordedTimes, 2, **columns)
+    assert made == [RecordedTimes(1.0, 3.0, 5.0), RecordedTimes(2.0, 4.0, 6.0)]
+
+
+def test_columns_that_do_not_fit_the_class_are_refused():
+    with pytest.raises(TypeError, match="RecordedTimes has the fields"):
+        from_columns(RecordedTimes, 1, median=[1.0], total=[1.0])
+    with pytest.raises(ValueError, match="a value for each object"):
+        from_columns(RecordedTimes, 2, median=[1.0], total=[1.0, 1.0], self_total=[1.0, 1.0])
+
+
+def test_an_error_in_a_column_comes_through():
+    with pytest.raises(ZeroDivisionError):
+        from_columns(RecordedTimes, 1, median=(1 / n for n in [0]), total=[1.0], self_total=[1.0])

@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opreplay import _scan
+from opreplay.trace.events import Events, Examples
+from opreplay.trace.nesting import preorder
 
 INTERVALS = st.lists(
     st.tuples(st.integers(0, 2), st.integers(0, 12), st.integers(0, 6)), max_size=40
@@ -71,6 +73,27 @@ def test_the_innermost_interval_around_a_span_is_found(intervals, asked):
         max((row for row in by_thread if row >= 0), key=lambda row: rows[row][1], default=-1)
         for by_thread in one_by_one
     ]
+
+
+@given(
+    rows=st.lists(st.tuples(*[st.integers(0, 2)] * 4), max_size=30),
+)
+def test_rows_come_by_thread_and_start_the_longer_first_and_then_by_id(rows):
+    thread, start, duration, external_id = np.array(rows, np.int64).reshape(-1, 4).T
+    events = Events(
+        start=start.astype(float),
+        duration=duration.astype(float),
+        thread=thread,
+        external_id=external_id,
+        correlation=external_id,
+        distinct=np.zeros(len(rows), np.int64),
+        examples=Examples.of([{"name": "x"}]),
+    )
+    expected = sorted(
+        range(len(rows)),
+        key=lambda i: (thread[i], start[i], -duration[i], external_id[i], i),
+    )
+    assert preorder(events).tolist() == expected
 
 
 def test_columns_of_different_length_are_refused():

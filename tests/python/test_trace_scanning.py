@@ -192,6 +192,20 @@ def test_columns_of_any_valid_document_equal_those_of_orjson(document, layout, a
         assert by_scanner(data, cuts=cuts) == by_orjson(data)
 
 
+LAYOUTS = st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", " :\t"), (",", ":  ")])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    events=st.lists(st.tuples(EVENTS, LAYOUTS), min_size=1, max_size=12),
+    cuts=st.lists(st.integers(0, 3000), max_size=6),
+)
+def test_each_event_may_have_a_layout_and_an_order_of_its_own(events, cuts):
+    texts = [json.dumps(event, separators=layout) for event, layout in events]
+    data = f"[{','.join(texts)}]".encode()
+    assert by_scanner(data, cuts=cuts) == by_orjson(data)
+
+
 EVENT = (
     b'{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2,'
     b' "args": {"External id": 3, "Input Dims": [[2, 3], []], "Input type": ["float", "Scalar"]}}'

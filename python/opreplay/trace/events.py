@@ -34,22 +34,22 @@ NO_ID = -1
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """What events of a lane that are alike share, by the number of their kind."""
+    """What events of a lane that are alike share, by their number in `Events.distinct`."""
 
     names: tuple[str, ...]
     """Names."""
     arguments: tuple[tuple[RecordedArgument, ...] | None, ...]
     """Inputs in schema order; None where types or dims aren't recorded."""
     fields: Mapping[int, Mapping[str, Any]]
-    """The ``args`` of those kinds that hold more than that."""
+    """The ``args`` of those that hold more than that."""
 
     def __len__(self) -> int:
-        """Number of kinds."""
+        """Number of events that are not alike."""
         return len(self.names)
 
     @staticmethod
     def of(events: Iterable[Mapping[str, Any]]) -> Examples:
-        """Returns those of events that each are of another kind."""
+        """Returns those of events of which no two are taken as alike."""
         events = list(events)
         return Examples(
             names=tuple(map(name_of, events)),
@@ -84,9 +84,9 @@ class Events:
     correlation: IdArray
     """Number that a launch shares with what it launched, `NO_ID` where there is none."""
     distinct: IdArray
-    """Number of its kind in `examples`: alike are events with the same name and arguments."""
+    """Number in `examples`, the same for events with the same name and arguments."""
     examples: Examples
-    """What the events of each kind share."""
+    """What alike events share."""
 
     @property
     def end(self) -> FloatArray:
@@ -102,7 +102,7 @@ class Events:
         return self.examples.names[int(self.distinct[row])]
 
     def where(self, held: Iterable[object]) -> BoolArray:
-        """Returns for each event whether what is said of its kind is true."""
+        """Returns for each event whether what is said of its example is true."""
         found: BoolArray = np.fromiter(map(bool, held), bool, len(self.examples))[self.distinct]
         return found
 

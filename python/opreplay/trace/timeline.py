@@ -28,7 +28,7 @@ class Timeline:
     tree: Nest
     """Which operator runs inside which."""
     kinds: tuple[Kind, ...]
-    """What each kind in ``lanes.op.examples`` stands for."""
+    """What each of ``lanes.op.examples`` stands for."""
     host_self: FloatArray
     """Duration without the operators inside."""
     launches: Launches
