@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -49,6 +50,13 @@ _LEAST_ROUNDS = 6
 Job = RecordedCall | PlannedCall
 Runner = Isolated[Greeting, Job, Outcome] | InProcess[Greeting, Job, Outcome]
 Progress = Callable[[int, int], None]
+
+_MEMORY_STAYS = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
+"""Environment variables with which glibc keeps what was freed, up to 1 GiB, for the next call.
+
+Otherwise the history of a process decides whether it does: of two alike, one may pay a page fault
+for every 4 KiB of each output, which takes several times as long as many operators.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +270,7 @@ class _OneProcess:
             functools.partial(_load_contest, options, replacements, check),
             options,
             spoils=_device_broken,
-            interpreter=Interpreter(side.python, side.variables),
+            interpreter=_interpreter(side),
         )
 
     def environments(self) -> tuple[Environment, Environment]:
@@ -290,8 +298,13 @@ def _start(options: ReplayOptions, side: Side) -> Runner:
         functools.partial(load_attempt, options),
         options,
         spoils=lambda outcome: outcome.device_broken,
-        interpreter=Interpreter(side.python, side.variables),
+        interpreter=_interpreter(side),
     )
+
+
+def _interpreter(side: Side) -> Interpreter:
+    ours = {name: value for name, value in _MEMORY_STAYS.items() if name not in os.environ}
+    return Interpreter(side.python, {**ours, **side.variables})
 
 
 def _load_contest(

@@ -35,11 +35,10 @@ _LIBRARIES = (
 """Distributions that register operators or compute them; named where they are installed."""
 
 _VARIABLE_PREFIXES = (
-    *("AITER_", "ATEN_", "CUBLAS_", "CUDA_", "DNNL_", "GOMP_", "HIP_", "HSA_", "KMP_", "MKL_"),
-    *("MIOPEN_", "NVIDIA_TF32_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTORCH_", "ROCR_", "TORCH_"),
-    *("TRITON_", "VLLM_"),
+    *("AITER_", "ATEN_", "CUBLAS_", "CUDA_", "DNNL_", "GOMP_", "HIP_", "HSA_", "KMP_"),
+    *("LD_PRELOAD", "MALLOC_", "MIOPEN_", "MKL_", "NVIDIA_TF32_", "OMP_", "ONEDNN_", "OPENBLAS_"),
+    *("PYTORCH_", "ROCR_", "TORCH_", "TRITON_", "VLLM_"),
 )
-_VARIABLES = ("LD_PRELOAD", "MALLOC_ARENA_MAX")
 _SECRETS = ("KEY", "PASSWORD", "SECRET", "TOKEN")
 
 
@@ -214,6 +213,5 @@ def _variables() -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(os.environ.items())
-        if (name.startswith(_VARIABLE_PREFIXES) or name in _VARIABLES)
-        and not any(secret in name for secret in _SECRETS)
+        if name.startswith(_VARIABLE_PREFIXES) and not any(secret in name for secret in _SECRETS)
     }

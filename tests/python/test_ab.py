@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
+import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -14,7 +17,7 @@ from made_reports import ENVIRONMENT
 from synthetic_clock import SyntheticMachine, planned
 
 import opreplay
-from opreplay.ab import Side, ab, conclude, read_replacement, read_side
+from opreplay.ab import Side, _interpreter, ab, conclude, read_replacement, read_side
 from opreplay.cli import main
 from opreplay.options import ReplayOptions
 from opreplay.outcome import Outcome
@@ -244,6 +247,36 @@ def test_a_crash_costs_its_row_only(tmp_path):
 
     assert rows["aten::mm"].verdict is not None
     assert rows["hostile::abort"].detail.startswith("A failed (crashed): it ended its process")
+
+
+FAULTS = """
+import resource, torch
+
+def faults(calls):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(calls):
+        torch.ones(10_000_000)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+faults(40)
+print(faults(10))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the variables are glibc's")
+def test_a_worker_keeps_the_memory_of_large_outputs():
+    # Each page of 4 KiB anew for each output would be 100,000 faults.
+    environment = {**os.environ, **_interpreter(Side()).variables}
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTS], env=environment, capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) < 1000
+
+
+def test_what_the_user_sets_of_the_allocator_stays(monkeypatch):
+    monkeypatch.setenv("MALLOC_MMAP_MAX_", "9")
+    side = Side(variables={"MALLOC_TRIM_THRESHOLD_": "7"})
+    assert _interpreter(side).variables == {"MALLOC_TRIM_THRESHOLD_": "7"}
 
 
 def test_a_side_is_a_python_variables_or_libraries(tmp_path):
