@@ -17,7 +17,6 @@ constexpr size_t kPiece = size_t{1} << 18;
 /// A record that is still open after so many bytes is read by the loose rule for strings.
 constexpr size_t kLooseAfter = size_t{1} << 20;
 constexpr size_t kFound = 12;
-constexpr size_t kNone = static_cast<size_t>(-1);
 
 bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
@@ -46,14 +45,14 @@ bool is_plain_string(std::string_view value) {
 }
 
 /// Returns where the plain string, or the list of integers or of such lists, that begins at `at`
-/// ends; `kNone` if there is none.
+/// ends; `JsonIndex::kNone` if there is none.
 size_t plain_end(std::string_view text, size_t at) {
   if (text[at] == '"') {
     while (++at < text.size() && is_plain(text[at])) {
     }
-    return at < text.size() && text[at] == '"' ? at + 1 : kNone;
+    return at < text.size() && text[at] == '"' ? at + 1 : JsonIndex::kNone;
   }
-  if (text[at] != '[') return kNone;
+  if (text[at] != '[') return JsonIndex::kNone;
   for (size_t depth = 0; at < text.size(); ++at) {
     const char c = text[at];
     if (c == '[') {
@@ -61,10 +60,10 @@ size_t plain_end(std::string_view text, size_t at) {
     } else if (c == ']') {
       if (--depth == 0) return at + 1;
     } else if ((c < '0' || c > '9') && c != '-' && c != ',' && !is_space(c)) {
-      return kNone;
+      return JsonIndex::kNone;
     }
   }
-  return kNone;
+  return JsonIndex::kNone;
 }
 
 /// Finds the elements of a list, all plain strings or lists of integers; false if some are not.

@@ -166,6 +166,7 @@ def _run(options: ReplayOptions, job: Job | None) -> _Report:
         for runner in _runners.values():
             runner.close()
         _runners.clear()
+        # With isolation, which a cluster has on, it is never the runner of this process.
         _runners[key] = start_attempt(options)  # type: ignore[assignment]
     runner = _runners[key]
     content = None

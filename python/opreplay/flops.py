@@ -19,6 +19,7 @@ from torch.utils.flop_counter import flop_registry
 __all__ = ["count_flops"]
 
 
+# torch gives the class's constructor no types.
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds up what runs inside; torch's own `FlopCounterMode` imports torch.compile: a second."""
 

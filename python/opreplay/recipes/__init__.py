@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 with registering_as("built-in"):
-    from opreplay.recipes import (  # noqa: F401
+    from opreplay.recipes import (  # noqa: F401  (each registers its recipes)
         aten_attention,
         aten_floats,
         aten_index,

@@ -14,6 +14,7 @@ __all__: list[str] = []
 
 def _copies(mask: InputTensor, other: InputTensor) -> int:
     """Returns how often each element of a mask is repeated where it is broadcast to a tensor."""
+    # torch gives the function no types.
     together = math.prod(torch.broadcast_shapes(mask.dims, other.dims))  # type: ignore[no-untyped-call]
     return max(1, together // max(1, mask.numel))
 

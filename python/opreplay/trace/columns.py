@@ -26,6 +26,7 @@ def from_columns(cls: type[T], size: int, /, **columns: Iterable[Any]) -> list[T
     Raises:
         TypeError: The columns are not those of the class.
     """
+    # No type names the classes that are dataclasses.
     expected = {field.name for field in fields(cls)}  # type: ignore[arg-type]
     if columns.keys() != expected:
         raise TypeError(f"{cls.__name__} has the fields {expected}, got {set(columns)}")
